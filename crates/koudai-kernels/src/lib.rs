@@ -1,0 +1,1 @@
+//! Numbers on slices: quantized blocks, matmul, norm, rope, attention.
