@@ -1,1 +1,4 @@
 //! Placeholder until the next commit.
+
+pub mod bytes;
+pub mod tokenizer;
