@@ -4,6 +4,8 @@
 //! `vpmaddubsw` can't saturate and 8 of its results still fit 16 bits: one group of 32 inputs is
 //! summed in 16 bits and widened once.
 
+#![allow(clippy::needless_range_loop)] // `side` is a half of the panel, not just an index
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 

@@ -14,6 +14,9 @@ pub(crate) type MatmulQuantized = unsafe fn(&[u8], &QuantizedRows<'_>, *mut f32,
 /// One panel of weights times f32 rows: `(panel, rows, n_rows, out, out_stride)`.
 pub(crate) type MatmulF32 = unsafe fn(&[u8], &[f32], usize, *mut f32, usize);
 
+/// Rounds a row to 8 bits: `(x, codes, scales, sums, mins)`.
+pub(crate) type Quantize = unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]);
+
 /// A panel kernel for each way in which weights are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct ByKind<F> {
@@ -54,7 +57,7 @@ pub struct Kernels {
     pub(crate) matmul_q4g32: MatmulQuantized,
     pub(crate) matmul_q4g64: MatmulQuantized,
     pub(crate) matmul_f32: ByKind<MatmulF32>,
-    pub(crate) quantize: unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]),
+    pub(crate) quantize: Quantize,
     pub(crate) rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) rope: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) silu_mul: unsafe fn(&mut [f32], &[f32]),

@@ -84,7 +84,7 @@ pub(crate) fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
         let x = *g;
         // (1 + tanh(y)) / 2 = 1 / (1 + exp(-2y)), with y = sqrt(2/π) · (x + 0.044715 x³).
-        let y2 = 1.595_769_1 * (x + 0.044_715 * (x * x * x));
+        let y2 = 1.595_769 * (x + 0.044_715 * (x * x * x));
         *g = x / (1.0 + exp(-y2)) * u;
     }
 }

@@ -1,0 +1,317 @@
+//! A thread pool for work that comes in hundreds of regions of a few microseconds.
+//!
+//! The caller takes part in the work. Workers spin for a moment after each region, so that the next
+//! one starts at once, then park, so that an idle engine costs nothing. Tasks are handed out one by
+//! one from a counter: which thread runs a task never shows in the result, since each output has one
+//! writer and one order of additions. Start with [`Pool::for_each`].
+
+#![allow(unsafe_code)] // One borrowed closure crosses threads, and columns are split among tasks.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+
+use koudai_kernels::{Columns, Kernels, Matrix, Rows};
+
+/// Spins before a worker parks: some 50 µs, longer than the gaps inside a forward pass.
+const SPINS_BEFORE_PARK: u32 = 20_000;
+/// Spins before the caller lets other threads run while it waits for the last task.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
+
+/// Called once on every thread with the thread's index.
+type Job<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// A fixed set of threads that run tasks together.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<(Thread, JoinHandle<()>)>,
+}
+
+struct Shared {
+    /// Grows by one when a job starts, and once more to stop.
+    epoch: AtomicU32,
+    /// The current job: a pointer to a `Job` on the caller's stack.
+    job: AtomicPtr<()>,
+    /// Workers that haven't finished the current job.
+    running: AtomicUsize,
+    parked: Vec<AtomicBool>,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Pool {
+    /// A pool of `n_threads`, the caller included.
+    pub(crate) fn new(n_threads: usize) -> std::io::Result<Pool> {
+        let n_workers = n_threads.max(1) - 1;
+        let shared = Arc::new(Shared {
+            epoch: AtomicU32::new(0),
+            job: AtomicPtr::new(std::ptr::null_mut()),
+            running: AtomicUsize::new(0),
+            parked: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let mut pool = Pool { shared, workers: Vec::with_capacity(n_workers) };
+        for index in 0..n_workers {
+            let shared = pool.shared.clone();
+            let handle = std::thread::Builder::new()
+                .name(format!("koudai-{index}"))
+                .spawn(move || shared.work(index))?;
+            pool.workers.push((handle.thread().clone(), handle));
+        }
+        Ok(pool)
+    }
+
+    /// Threads, the caller included.
+    pub(crate) fn n_threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task(i)` once for every `i` below `n_tasks`, on all threads, and waits for the last.
+    pub(crate) fn for_each(&mut self, n_tasks: usize, task: impl Fn(usize) + Sync) {
+        self.for_each_on(n_tasks, |_, i| task(i));
+    }
+
+    /// The same, telling each task the index of its thread.
+    fn for_each_on(&mut self, n_tasks: usize, task: impl Fn(usize, usize) + Sync) {
+        if n_tasks <= 1 || self.workers.is_empty() {
+            return (0..n_tasks).for_each(|i| task(0, i));
+        }
+        let next = AtomicUsize::new(0);
+        self.run(&|thread| {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= n_tasks {
+                    return;
+                }
+                task(thread, i);
+            }
+        });
+    }
+
+    /// Splits `items` into its chunks of `size` and calls `task(i, chunk)` for each.
+    pub(crate) fn for_each_chunk<T: Send>(
+        &mut self,
+        items: &mut [T],
+        size: usize,
+        task: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let mut none = vec![(); self.n_threads()];
+        self.for_each_chunk_with(&mut none, items, size, |(), i, chunk| task(i, chunk));
+    }
+
+    /// The same, with something of its own for each thread. Panics if there are fewer than threads.
+    pub(crate) fn for_each_chunk_with<S: Send, T: Send>(
+        &mut self,
+        own: &mut [S],
+        items: &mut [T],
+        size: usize,
+        task: impl Fn(&mut S, usize, &mut [T]) + Sync,
+    ) {
+        assert!(own.len() >= self.n_threads());
+        let own = SendPtr(own.as_mut_ptr());
+        let (base, len) = (SendPtr(items.as_mut_ptr()), items.len());
+        self.for_each_on(len.div_ceil(size), |thread, i| {
+            let start = i * size;
+            // SAFETY: each thread has its own index, below `n_threads`; chunks are disjoint parts of
+            // `items` and each index is handed out once; all tasks are done before this returns.
+            let (own, chunk) = unsafe {
+                let size = size.min(len - start);
+                (
+                    &mut *own.get().add(thread),
+                    std::slice::from_raw_parts_mut(base.get().add(start), size),
+                )
+            };
+            task(own, i, chunk);
+        });
+    }
+
+    /// Several matrices times rows in one region: `jobs[i].1 = jobs[i].0 · x`, by panels.
+    pub(crate) fn matmul(&mut self, kernels: &Kernels, jobs: &mut [MatmulJob<'_>]) {
+        let n_panels: usize = jobs.iter().map(|j| j.weights.n_panels()).sum();
+        // Small enough to even out a busy core, large enough to stream.
+        let size = n_panels.div_ceil(self.n_threads() * 8).max(1);
+        let mut tasks = [(0, 0, 0); 512];
+        let mut n_tasks = 0;
+        for (j, job) in jobs.iter().enumerate() {
+            let panels = job.weights.n_panels();
+            let size = size.max(panels.div_ceil(512 / jobs.len()));
+            for start in (0..panels).step_by(size) {
+                tasks[n_tasks] = (j, start, panels.min(start + size));
+                n_tasks += 1;
+            }
+        }
+        let jobs = &*jobs;
+        self.for_each(n_tasks, |i| {
+            let (j, start, end) = tasks[i];
+            // SAFETY: tasks cover disjoint panels, and each is handed out once.
+            let mut columns = unsafe { jobs[j].out.part(start..end) };
+            kernels.matmul(&jobs[j].weights, jobs[j].rows, &mut columns);
+        });
+    }
+
+    /// Runs `job` once on every thread and waits for all. Panics of workers continue here.
+    fn run(&mut self, job: Job<'_>) {
+        let shared = &*self.shared;
+        shared.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
+        shared.running.store(self.workers.len(), Ordering::Relaxed);
+        // Sequentially consistent with `parked`: either the worker sees the new epoch before it
+        // parks, or we see that it is parked.
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for ((thread, _), parked) in self.workers.iter().zip(&shared.parked) {
+            if parked.load(Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let mut spins = 0;
+        while shared.running.load(Ordering::Acquire) > 0 {
+            spins += 1;
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        if let Err(panic) = mine {
+            resume_unwind(panic);
+        }
+        let theirs = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(panic) = theirs {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for (thread, handle) in self.workers.drain(..) {
+            thread.unpark();
+            // A worker's panic was already passed on by `run`.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        loop {
+            seen = self.wait(index, seen);
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let job = self.job.load(Ordering::Relaxed).cast_const().cast::<Job<'_>>();
+            // SAFETY: `run` stored a pointer to a job on its stack before it raised the epoch, and
+            // stays there until `running` is 0.
+            let job = unsafe { *job };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(index + 1))) {
+                *self.panic.lock().unwrap_or_else(|e| e.into_inner()) = Some(panic);
+            }
+            self.running.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Spins, then parks, until the epoch differs from `seen`; returns the new one.
+    fn wait(&self, index: usize, seen: u32) -> u32 {
+        for _ in 0..SPINS_BEFORE_PARK {
+            let epoch = self.epoch.load(Ordering::Acquire);
+            if epoch != seen {
+                return epoch;
+            }
+            std::hint::spin_loop();
+        }
+        self.parked[index].store(true, Ordering::SeqCst);
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            if epoch != seen {
+                self.parked[index].store(false, Ordering::Relaxed);
+                return epoch;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+/// One matrix, its input and where its output goes.
+pub(crate) struct MatmulJob<'a> {
+    pub(crate) weights: Matrix<'a>,
+    pub(crate) rows: Rows<'a>,
+    pub(crate) out: Columns<'a>,
+}
+
+struct SendPtr<T>(*mut T);
+
+impl<T> SendPtr<T> {
+    /// A method, so that closures capture the whole wrapper.
+    fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+// SAFETY: it is only used to hand out disjoint chunks of a `&mut [T]` with `T: Send`.
+unsafe impl<T: Send> Sync for SendPtr<T> {}
+
+/// Threads that a user most likely wants: one for each physical core.
+pub(crate) fn default_threads() -> usize {
+    let available = std::thread::available_parallelism().map_or(1, |n| n.get());
+    physical_cores().map_or(available, |cores| cores.min(available)).max(1)
+}
+
+/// Counts distinct cores in Linux's description of the processor, as two hyper-threads of a core
+/// share the units that matter here. `None` where there is no such description.
+fn physical_cores() -> Option<usize> {
+    let mut siblings = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir("/sys/devices/system/cpu").ok()?.flatten() {
+        let list = entry.path().join("topology/thread_siblings_list");
+        if let Ok(list) = std::fs::read_to_string(list) {
+            siblings.insert(list.trim().to_owned());
+        }
+    }
+    (!siblings.is_empty()).then_some(siblings.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_whether_workers_spin_or_sleep() {
+        for n_threads in [1, 2, 4, 9] {
+            let mut pool = Pool::new(n_threads).unwrap();
+            for round in 0..200 {
+                let counts: Vec<AtomicUsize> = (0..37).map(|_| AtomicUsize::new(0)).collect();
+                pool.for_each(37, |i| {
+                    counts[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+                if round % 50 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+            }
+            let mut items = vec![0; 1001];
+            pool.for_each_chunk(&mut items, 10, |i, chunk| chunk.fill(i));
+            assert!(items.iter().enumerate().all(|(at, i)| at / 10 == *i));
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_survives() {
+        let mut pool = Pool::new(3).unwrap();
+        for _ in 0..20 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.for_each(64, |i| assert!(i != 40, "task 40"));
+            }));
+            assert!(result.is_err());
+            let sum = AtomicUsize::new(0);
+            pool.for_each(64, |i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 2016);
+        }
+    }
+}
