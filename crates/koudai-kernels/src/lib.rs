@@ -9,4 +9,16 @@
 pub mod matrix;
 pub mod num;
 
+mod rows;
+mod scalar;
+mod table;
+mod vector;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 pub use matrix::{Kind, Matrix, PANEL_ROWS, PanelWriter};
+pub use rows::{ACTIVATION_GROUP, Columns, Keys, QuantizedRows, Rows, Values};
+pub use table::Kernels;

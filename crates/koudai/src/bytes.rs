@@ -1,9 +1,15 @@
-//! Bytes with shared ownership: a range of a mapped file or of a buffer.
+//! Bytes that many parts of a loaded model share without copying them.
+//!
+//! A section of a mapped file, or a plain vector in a test, seen as one cheap-to-clone slice. It
+//! deliberately doesn't know about files, mapping or alignment. Start at [`SharedBytes`].
 
+use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// A cheap-to-clone view of bytes that someone else keeps alive.
+/// A reference-counted byte slice: clone and sub-slice it freely, the bytes are never copied.
+///
+/// Every dereference asks the owner for its bytes, so hot loops take a `&[u8]` once.
 #[derive(Clone)]
 pub struct SharedBytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
@@ -11,37 +17,55 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// All bytes of `owner`.
-    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> SharedBytes {
-        let range = 0..(*owner).as_ref().len();
-        SharedBytes { owner, range }
+    /// Shares everything `owner` holds. The owner must give the same bytes every time it is asked.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let range = 0..owner.as_ref().len();
+        Self { owner: Arc::new(owner), range }
     }
 
-    /// A part of it, or `None` if the range lies outside.
-    pub fn slice(&self, range: Range<usize>) -> Option<SharedBytes> {
-        if range.start > range.end || range.end > self.len() {
+    /// The part of these bytes at `range`, or `None` if it reaches outside.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.range.len() {
             return None;
         }
         let range = self.range.start + range.start..self.range.start + range.end;
-        Some(SharedBytes { owner: self.owner.clone(), range })
+        Some(Self { owner: Arc::clone(&self.owner), range })
     }
 }
 
 impl From<Vec<u8>> for SharedBytes {
-    fn from(bytes: Vec<u8>) -> SharedBytes {
-        SharedBytes::new(Arc::new(bytes))
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes)
     }
 }
 
 impl Deref for SharedBytes {
     type Target = [u8];
+
     fn deref(&self) -> &[u8] {
-        &(*self.owner).as_ref()[self.range.clone()]
+        (*self.owner).as_ref().get(self.range.clone()).unwrap_or_default()
     }
 }
 
-impl std::fmt::Debug for SharedBytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SharedBytes({} bytes)", self.len())
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBytes({} bytes)", self.range.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_slices_stay_inside() {
+        let all = SharedBytes::from((0..10).collect::<Vec<u8>>());
+        let part = all.slice(2..8).unwrap();
+        assert_eq!(&*part.slice(1..3).unwrap(), &[3, 4]);
+        assert_eq!(part.slice(6..6).unwrap().len(), 0);
+        assert!(part.slice(0..7).is_none());
+        #[expect(clippy::reversed_empty_ranges)]
+        let reversed = 3..2;
+        assert!(part.slice(reversed).is_none());
     }
 }

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use koudai_kernels::{Kind, Matrix};
 
@@ -488,7 +487,7 @@ fn map(file: &File) -> std::io::Result<SharedBytes> {
     // SAFETY: the map is private and read-only. Another process that truncates the file while we run
     // could raise SIGBUS, as with every program that maps files; writers here always rename instead.
     let map = unsafe { memmap2::Mmap::map(file)? };
-    Ok(SharedBytes::new(Arc::new(map)))
+    Ok(SharedBytes::new(map))
 }
 
 /// A tensor about to be written.

@@ -11,6 +11,7 @@ pub mod bytes;
 mod codec;
 pub mod config;
 pub mod file;
+pub mod tokenizer;
 
 pub use config::{Activation, Config, LayerConfig, Role, Shape, TensorId};
 pub use koudai_kernels as kernels;

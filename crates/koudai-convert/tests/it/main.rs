@@ -1,0 +1,3 @@
+//! Integration tests of the converter, one module per subject.
+
+mod tokenizer;

@@ -1,0 +1,1 @@
+//! The tokenizer on small vocabularies made here.
