@@ -1,1 +1,3 @@
 //! Placeholder until the next commit.
+
+pub mod tokenizer;
