@@ -216,6 +216,7 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
     if model.config.tied_head && file.tensor("output.weight").is_some() {
         notes.push("output.weight repeats token_embd.weight and is stored once".into());
     }
+    let spec = crate::vocab::from_gguf(file, model.config.vocab_size)?;
     let mut meta = Vec::new();
     for (key, name) in [("name", "general.name"), ("license", "general.license")] {
         if let Some(value) = file.str(name)? {
@@ -226,7 +227,7 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
         architecture: model.family.name(),
         config: model.config,
         plans,
-        tokenizer: crate::vocab::from_gguf(file)?,
+        tokenizer: spec.to_bytes().map_err(|e| Error::Tokenizer(e.into()))?,
         template: file.str("tokenizer.chat_template")?.map(str::to_owned),
         defaults: gguf_defaults(file)?,
         meta,

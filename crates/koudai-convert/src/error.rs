@@ -40,7 +40,7 @@ pub enum Error {
         why: String,
     },
     /// The tokenizer can't be represented.
-    Tokenizer(String),
+    Tokenizer(crate::tokenizer::Error),
     /// The output can't be written.
     Output(FileError),
     /// Another error, with the file it concerns.
@@ -71,7 +71,7 @@ impl std::fmt::Display for Error {
             ),
             Error::Key { key, why } => write!(f, "`{key}` {why}"),
             Error::Tensor { name, why } => write!(f, "tensor `{name}` {why}"),
-            Error::Tokenizer(why) => write!(f, "tokenizer: {why}"),
+            Error::Tokenizer(e) => e.fmt(f),
             Error::Output(e) => e.fmt(f),
             Error::At(path, e) => write!(f, "{}: {e}", path.display()),
         }
@@ -84,6 +84,7 @@ impl std::error::Error for Error {
             Error::Io(_, e) => Some(e),
             Error::Gguf(e) => Some(e),
             Error::Output(e) => Some(e),
+            Error::Tokenizer(e) => Some(e),
             Error::At(_, e) => Some(e),
             _ => None,
         }
