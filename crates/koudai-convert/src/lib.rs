@@ -1,1 +1,22 @@
-//! Placeholder until the next commit.
+//! Everything that makes a `.koudai` file out of something else.
+//!
+//! The only crate that knows GGUF and Hugging Face names, and the only one that knows architectures
+//! by name. Start with [`convert`](convert()); [`arch`] says what a model's keys mean, [`weights`]
+//! what becomes of its numbers, [`tokenizer`] what becomes of its vocabulary.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod arch;
+pub mod convert;
+pub mod dequant;
+mod error;
+pub mod gguf;
+pub mod quantize;
+pub mod tokenizer;
+mod vocab;
+pub mod weights;
+
+pub use convert::{Options, Progress, Report, RoleReport, Stage, convert};
+pub use error::Error;
+pub use weights::{Quant, TensorReport};

@@ -488,6 +488,12 @@ fn decode_meta(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     Some(pairs)
 }
 
+/// Maps a file of any sort, read-only.
+pub fn map_file(path: &Path) -> Result<SharedBytes, FileError> {
+    let io = |e| FileError::Io(path.to_owned(), e);
+    map(&File::open(path).map_err(io)?).map_err(io)
+}
+
 fn map(file: &File) -> std::io::Result<SharedBytes> {
     #[allow(unsafe_code)]
     // SAFETY: the map is private and read-only. Another process that truncates the file while we run
