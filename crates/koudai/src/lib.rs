@@ -35,6 +35,7 @@ mod pool;
 pub mod sampler;
 pub mod session;
 mod stop;
+pub mod template;
 pub mod tokenizer;
 mod weights;
 
