@@ -4,16 +4,19 @@
 //! weights through [`crate::weights`] into the file. Nothing appears under the output's name unless
 //! all of it is right.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use koudai::bytes::SharedBytes;
 use koudai::file::{Defaults, FileWriter, TensorHeader, section};
 use koudai::{Config, Role};
 use sha2::{Digest, Sha256};
 
 use crate::arch;
 use crate::error::Error;
+use crate::folder::Folder;
 use crate::gguf::Gguf;
 use crate::weights::{self, Loss, Plan, Quant, Source, TensorReport};
 
@@ -169,7 +172,7 @@ pub fn convert(
         return Err(at(Error::Input("is input and output at once".into())));
     }
     if input.is_dir() {
-        return Err(at(Error::Input("folders come later".into())));
+        return convert_folder(input, output, options, progress).map_err(at);
     }
     convert_file(input, output, options, progress).map_err(at)
 }
@@ -193,7 +196,7 @@ fn convert_file(
     let bytes = koudai::file::map_file(input)?;
     let file = Gguf::parse(&bytes)?;
     let mut prepared = prepare_gguf(&file, options)?;
-    prepared.source_sha256 = hash_bytes(&bytes, progress);
+    prepared.source_sha256 = hash_all(&[(String::new(), bytes.clone())], progress);
     prepared.meta.push(("source".into(), file_name(input)));
     write(prepared, output, options, progress)
 }
@@ -231,6 +234,64 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
         template: file.str("tokenizer.chat_template")?.map(str::to_owned),
         defaults: gguf_defaults(file)?,
         meta,
+        source_sha256: String::new(),
+        notes,
+    })
+}
+
+fn convert_folder(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let folder = Folder::open(input)?;
+    let mut prepared = prepare_folder(&folder, options)?;
+    prepared.source_sha256 = hash_all(&folder.contents()?, progress);
+    let name = file_name(&input.canonicalize().unwrap_or_else(|_| input.to_owned()));
+    prepared.meta.push(("name".into(), name.clone()));
+    prepared.meta.push(("source".into(), name));
+    write(prepared, output, options, progress)
+}
+
+fn prepare_folder<'a>(folder: &'a Folder, options: &Options) -> Result<Prepared<'a>, Error> {
+    let tensors = folder.tensors()?;
+    let model = arch::folder::model(&folder.config, |name| Some(tensors.get(name)?.kind))?;
+    let mut plans = Vec::with_capacity(model.tensors.len());
+    for mapped in &model.tensors {
+        let missing = || Error::tensor(&mapped.source, "is missing");
+        let source = *tensors.get(&mapped.source).ok_or_else(missing)?;
+        plans.push(weights::plan(mapped, source, options.quant)?);
+    }
+    let used: HashSet<&str> = model.tensors.iter().map(|m| m.source.as_str()).collect();
+    let mut notes = Vec::new();
+    for (name, source) in &tensors {
+        if used.contains(name.as_str()) || name.ends_with(".rotary_emb.inv_freq") {
+            // Old files carry frequencies that follow from the configuration.
+            continue;
+        }
+        let embed = tensors.get("model.embed_tokens.weight");
+        match (name.as_str(), embed) {
+            ("lm_head.weight", Some(embed)) if source == embed => {
+                notes.push("lm_head.weight repeats the embedding and is stored once".into());
+            }
+            ("lm_head.weight", _) => {
+                let why = "differs from the embedding, though tie_word_embeddings is set";
+                return Err(Error::tensor(name, why));
+            }
+            _ => return Err(Error::tensor(name, "isn't known to this converter")),
+        }
+    }
+    let spec = folder.tokenizer(model.config.vocab_size)?;
+    let license = folder.license()?.map(|license| ("license".to_owned(), license));
+    Ok(Prepared {
+        architecture: model.family.name(),
+        config: model.config,
+        plans,
+        tokenizer: spec.to_bytes().map_err(|e| Error::Tokenizer(e.into()))?,
+        template: folder.template()?,
+        defaults: folder.defaults()?,
+        meta: license.into_iter().collect(),
         source_sha256: String::new(),
         notes,
     })
@@ -316,13 +377,22 @@ pub(crate) fn write(
     })
 }
 
-/// SHA-256 of a mapped file, in pieces so that progress shows.
-pub(crate) fn hash_bytes(bytes: &[u8], progress: &mut dyn FnMut(Progress)) -> String {
+/// SHA-256 of one file's bytes, or of the names, lengths and bytes of several.
+pub(crate) fn hash_all(
+    files: &[(String, SharedBytes)],
+    progress: &mut dyn FnMut(Progress),
+) -> String {
+    let total: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
     let (mut hasher, mut done) = (Sha256::new(), 0);
-    for piece in bytes.chunks(4 << 20) {
-        hasher.update(piece);
-        done += piece.len() as u64;
-        progress(Progress { stage: Stage::Hash, done, total: bytes.len() as u64 });
+    for (name, bytes) in files {
+        if files.len() > 1 {
+            hasher.update(format!("{name}\0{}\0", bytes.len()));
+        }
+        for piece in bytes.chunks(4 << 20) {
+            hasher.update(piece);
+            done += piece.len() as u64;
+            progress(Progress { stage: Stage::Hash, done, total });
+        }
     }
     hex(&hasher.finalize())
 }

@@ -102,3 +102,9 @@ impl From<FileError> for Error {
         Error::Output(e)
     }
 }
+
+impl From<crate::tokenizer::Error> for Error {
+    fn from(e: crate::tokenizer::Error) -> Error {
+        Error::Tokenizer(e)
+    }
+}

@@ -11,6 +11,7 @@ pub mod arch;
 pub mod convert;
 pub mod dequant;
 mod error;
+mod folder;
 pub mod gguf;
 pub mod quantize;
 pub mod tokenizer;

@@ -71,5 +71,5 @@ pub(crate) fn from_gguf(file: &Gguf<'_>, vocab_size: usize) -> Result<Spec, Erro
         add_space_prefix: flag("add_space_prefix")?,
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
     };
-    tokenizer::spec_from_gguf(&vocab).map_err(Error::Tokenizer)
+    Ok(tokenizer::spec_from_gguf(&vocab)?)
 }

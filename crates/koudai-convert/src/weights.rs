@@ -63,7 +63,7 @@ impl Quant {
 }
 
 /// A tensor of the input.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Source<'a> {
     /// How its values are stored.
     pub kind: TensorType,
