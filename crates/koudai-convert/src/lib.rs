@@ -13,6 +13,7 @@ pub mod dequant;
 mod error;
 mod folder;
 pub mod gguf;
+pub mod hub;
 pub mod quantize;
 pub mod tokenizer;
 mod vocab;

@@ -155,10 +155,7 @@ fn first_token(path: &Path, options: &Options) -> Result<(f64, f64), Error> {
 fn bytes_per_token(engine: &Engine) -> u64 {
     let untied = !engine.config().tied_head;
     let tensors = engine.file().tensors().iter();
-    tensors
-        .filter(|t| !(untied && t.id.role == koudai::Role::Embed))
-        .map(|t| t.len as u64)
-        .sum()
+    tensors.filter(|t| !(untied && t.id.role == koudai::Role::Embed)).map(|t| t.len as u64).sum()
 }
 
 /// Deterministic token ids all over the vocabulary.

@@ -58,6 +58,7 @@ pub struct Kernels {
     pub(crate) matmul_q4g64: MatmulQuantized,
     pub(crate) matmul_f32: ByKind<MatmulF32>,
     pub(crate) quantize: Quantize,
+    pub(crate) subtract_codes: unsafe fn(&mut [f32], &[i8], &[f32]),
     pub(crate) rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) rope: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) silu_mul: unsafe fn(&mut [f32], &[f32]),
@@ -134,7 +135,7 @@ impl Kernels {
                 }
             }
             Rows::Quantized(x) => {
-                assert!(x.n_rows == n_rows && x.cols == w.cols(), "activation rows");
+                assert!(x.n_rows() == n_rows && x.cols == w.cols(), "activation rows");
                 let kernel = match w.kind() {
                     Kind::Q8 => self.matmul_q8,
                     Kind::Q4G32 => self.matmul_q4g32,
@@ -165,6 +166,13 @@ impl Kernels {
         assert!(scales.len() == groups && sums.len() == groups && mins.len() == groups);
         // SAFETY: the processor runs this table; lengths were checked.
         unsafe { (self.quantize)(x, codes, scales, sums, mins) }
+    }
+
+    /// What rounding left over: `x -= scale · code`. Panics if a length disagrees.
+    pub fn subtract_codes(&self, x: &mut [f32], codes: &[i8], scales: &[f32]) {
+        assert!(codes.len() == x.len() && scales.len() == x.len() / ACTIVATION_GROUP);
+        // SAFETY: as in `quantize`.
+        unsafe { (self.subtract_codes)(x, codes, scales) }
     }
 
     /// `out = x / sqrt(mean(x²) + eps) · w`.

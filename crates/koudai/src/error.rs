@@ -14,6 +14,10 @@ pub enum Error {
     Tokenizer(PathBuf, crate::tokenizer::Error),
     /// `KOUDAI_ISA` names kernels that this processor can't run or this build doesn't have.
     Isa(String),
+    /// The model has no chat template, so it can't chat.
+    NoTemplate(PathBuf),
+    /// The chat template can't be used, or not with these messages.
+    Template(crate::template::Error),
     /// A value is out of range; the message names it.
     Parameter(String),
     /// A token id is outside the vocabulary.
@@ -59,6 +63,12 @@ impl std::fmt::Display for Error {
                     names.join(", ")
                 )
             }
+            Error::NoTemplate(path) => write!(
+                f,
+                "{}: the model has no chat template; use it for plain completion",
+                path.display()
+            ),
+            Error::Template(e) => write!(f, "{e}"),
             Error::Parameter(why) => f.write_str(why),
             Error::Token { id, vocab_size } => {
                 write!(f, "token id {id} is outside the vocabulary of {vocab_size}")

@@ -47,7 +47,7 @@ struct RowBuffers {
     up: Buffer,
     out: Buffer,
     logits: Buffer,
-    quantized: Quantized,
+    input: Input,
     /// Cosines and sines per row, for each rotary embedding.
     angles: Vec<Buffer>,
     positions: Vec<usize>,
@@ -79,47 +79,77 @@ impl Buffer {
     }
 }
 
-/// Rows rounded to 8 bits; see [`QuantizedRows`].
+/// The input of a matmul in the forms that its weights need.
 #[derive(Default)]
-struct Quantized {
+struct Input {
+    form: Form,
+    n_rows: usize,
+    cols: usize,
+    /// The rows in f32 without padding, for weights that aren't quantized.
+    exact: Vec<f32>,
     codes: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
     mins: Vec<f32>,
-    /// The same rows in f32 without padding, for weights that aren't quantized.
-    exact: Vec<f32>,
-    cols: usize,
-    n_rows: usize,
+    rest: Vec<f32>,
 }
 
-impl Quantized {
-    /// Rounds `n_rows` rows; those wanted as f32 are packed, where the stride has padding.
-    fn fill(&mut self, kernels: &Kernels, x: &Buffer, n_rows: usize, input: Input) {
+/// In which forms an input is needed.
+#[derive(Clone, Copy, Default)]
+struct Form {
+    exact: bool,
+    /// Planes of 8-bit codes; 0 for none.
+    planes: usize,
+}
+
+/// Planes of 8-bit codes for inputs of queries, keys and values and of the head: what is lost there
+/// costs most for the fewest products (LOG.md, 2026-11-30).
+const FINE: usize = 2;
+/// Planes of 8-bit codes for the other inputs.
+const COARSE: usize = 1;
+
+impl Form {
+    fn of(weights: &[Matrix<'_>], precision: Precision, planes: usize) -> Form {
+        let rounded = |w: &Matrix<'_>| precision == Precision::Auto && w.kind().is_quantized();
+        Form {
+            exact: weights.iter().any(|w| !rounded(w)),
+            planes: if weights.iter().any(rounded) { planes } else { 0 },
+        }
+    }
+}
+
+impl Input {
+    /// Takes `n_rows` rows of `x` in the forms asked for.
+    fn fill(&mut self, kernels: &Kernels, x: &Buffer, n_rows: usize, form: Form) {
         let cols = x.width;
-        (self.cols, self.n_rows) = (cols, n_rows);
-        if input.exact {
+        (self.form, self.n_rows, self.cols) = (form, n_rows, cols);
+        if form.exact {
             self.exact.resize(n_rows * cols, 0.0);
             for (r, row) in self.exact.chunks_exact_mut(cols).enumerate() {
                 row.copy_from_slice(x.row(r));
             }
         }
-        if !input.rounded {
+        let (groups, n_codes) = (cols / ACTIVATION_GROUP, n_rows * form.planes);
+        if n_codes == 0 {
             return;
         }
-        let groups = cols / ACTIVATION_GROUP;
-        self.codes.resize(n_rows * cols, 0);
-        self.scales.resize(n_rows * groups, 0.0);
-        self.sums.resize(n_rows * groups, 0);
-        self.mins.resize(n_rows * groups, 0.0);
-        for r in 0..n_rows {
-            let at = r * groups..(r + 1) * groups;
-            kernels.quantize(
-                x.row(r),
-                &mut self.codes[r * cols..][..cols],
-                &mut self.scales[at.clone()],
-                &mut self.sums[at.clone()],
-                &mut self.mins[at],
-            );
+        self.codes.resize(n_codes * cols, 0);
+        self.scales.resize(n_codes * groups, 0.0);
+        self.sums.resize(n_codes * groups, 0);
+        self.mins.resize(n_codes * groups, 0.0);
+        for i in 0..n_codes {
+            let at = i * groups..(i + 1) * groups;
+            let codes = &mut self.codes[i * cols..][..cols];
+            let scales = &mut self.scales[at.clone()];
+            let (sums, mins) = (&mut self.sums[at.clone()], &mut self.mins[at]);
+            let row = x.row(i / form.planes);
+            let second = i % form.planes == 1;
+            kernels.quantize(if second { &self.rest } else { row }, codes, scales, sums, mins);
+            if form.planes == 2 && !second {
+                self.rest.clear();
+                self.rest.extend_from_slice(row);
+                kernels.subtract_codes(&mut self.rest, codes, scales);
+            }
         }
     }
 
@@ -127,29 +157,16 @@ impl Quantized {
         if precision == Precision::F32 || !weights.kind().is_quantized() {
             return Rows::F32(&self.exact[..self.n_rows * self.cols]);
         }
-        let groups = self.n_rows * (self.cols / ACTIVATION_GROUP);
+        let n_codes = self.n_rows * self.form.planes;
+        let groups = n_codes * (self.cols / ACTIVATION_GROUP);
         Rows::Quantized(QuantizedRows::new(
-            self.n_rows,
+            self.form.planes,
             self.cols,
-            &self.codes[..self.n_rows * self.cols],
+            &self.codes[..n_codes * self.cols],
             &self.scales[..groups],
             &self.sums[..groups],
             &self.mins[..groups],
         ))
-    }
-}
-
-/// In which forms a matmul needs its input.
-#[derive(Clone, Copy)]
-struct Input {
-    exact: bool,
-    rounded: bool,
-}
-
-impl Input {
-    fn of(weights: &[Matrix<'_>], precision: Precision) -> Input {
-        let rounded = |w: &Matrix<'_>| precision == Precision::Auto && w.kind().is_quantized();
-        Input { exact: weights.iter().any(|w| !rounded(w)), rounded: weights.iter().any(rounded) }
     }
 }
 
@@ -188,7 +205,7 @@ impl Workspace {
         let ffn = wide(&|l| l.ffn_dim);
         let input = dim.max(q).max(ffn);
         let angles: usize = config.ropes.iter().map(|r| r.len() * 2 + PANEL_ROWS).sum();
-        let row = 4 * (3 * dim + 3 * q + 2 * kv + 2 * ffn + angles) + input * (4 + 1) + input;
+        let row = 4 * (3 * dim + 3 * q + 2 * kv + 2 * ffn + angles) + input * (4 + 4);
         let head_dim = wide(&|l| l.head_dim);
         let queries = MAX_QUERIES.max(wide(&|l| l.n_heads / l.n_kv_heads));
         let attention = 4 * queries * (2 * head_dim + context.next_multiple_of(BLOCK) + BLOCK);
@@ -239,9 +256,9 @@ impl Workspace {
         rows.k.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         rows.v.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         let (q, k, v) = (w.attn_q.view(), w.attn_k.view(), w.attn_v.view());
-        let input = Input::of(&[q, k, v], precision);
-        rows.quantized.fill(kernels, &rows.normed, n_rows, input);
-        let x = &rows.quantized;
+        let form = Form::of(&[q, k, v], precision, FINE);
+        rows.input.fill(kernels, &rows.normed, n_rows, form);
+        let x = &rows.input;
         self.pool.matmul(
             kernels,
             &mut [
@@ -255,8 +272,9 @@ impl Workspace {
         let rows = &mut self.rows;
         rows.out.resize(n_rows, config.dim);
         let out = w.attn_out.view();
-        rows.quantized.fill(kernels, &rows.attended, n_rows, Input::of(&[out], precision));
-        let x = rows.quantized.rows(&out, precision);
+        let form = Form::of(&[out], precision, COARSE);
+        rows.input.fill(kernels, &rows.attended, n_rows, form);
+        let x = rows.input.rows(&out, precision);
         let job = MatmulJob { weights: out, rows: x, out: rows.out.columns(n_rows) };
         self.pool.matmul(kernels, &mut [job]);
         add_normed(kernels, rows, w.attn_post_norm.as_deref(), eps);
@@ -266,9 +284,9 @@ impl Workspace {
         rows.gate.resize(n_rows, layer.ffn_dim);
         rows.up.resize(n_rows, layer.ffn_dim);
         let (gate, up) = (w.ffn_gate.view(), w.ffn_up.view());
-        let input = Input::of(&[gate, up], precision);
-        rows.quantized.fill(kernels, &rows.normed, n_rows, input);
-        let x = &rows.quantized;
+        let form = Form::of(&[gate, up], precision, COARSE);
+        rows.input.fill(kernels, &rows.normed, n_rows, form);
+        let x = &rows.input;
         let (gate_out, up_out) = (rows.gate.columns(n_rows), rows.up.columns(n_rows));
         self.pool.matmul(
             kernels,
@@ -286,8 +304,9 @@ impl Workspace {
             }
         });
         let down = w.ffn_down.view();
-        rows.quantized.fill(kernels, &rows.gate, n_rows, Input::of(&[down], precision));
-        let x = rows.quantized.rows(&down, precision);
+        let form = Form::of(&[down], precision, COARSE);
+        rows.input.fill(kernels, &rows.gate, n_rows, form);
+        let x = rows.input.rows(&down, precision);
         let job = MatmulJob { weights: down, rows: x, out: rows.out.columns(n_rows) };
         self.pool.matmul(kernels, &mut [job]);
         add_normed(kernels, rows, w.ffn_post_norm.as_deref(), eps);
@@ -438,9 +457,10 @@ impl Workspace {
             kernels.rms_norm(buffers.residual.row(r), &weights.final_norm, config.norm_eps, out);
         }
         let head = weights.head().view();
-        buffers.quantized.fill(kernels, &buffers.normed, n, Input::of(&[head], precision));
+        let form = Form::of(&[head], precision, FINE);
+        buffers.input.fill(kernels, &buffers.normed, n, form);
         buffers.logits.resize(n, config.vocab_size);
-        let x = buffers.quantized.rows(&head, precision);
+        let x = buffers.input.rows(&head, precision);
         let job = MatmulJob { weights: head, rows: x, out: buffers.logits.columns(n) };
         self.pool.matmul(kernels, &mut [job]);
         let logits = &self.rows.logits;

@@ -24,6 +24,7 @@
 #![warn(missing_docs)]
 
 pub mod bytes;
+pub mod chat;
 mod codec;
 pub mod config;
 mod engine;
@@ -39,6 +40,7 @@ pub mod template;
 pub mod tokenizer;
 mod weights;
 
+pub use chat::{Chat, Reply};
 pub use config::{Activation, Config, LayerConfig, Role, Shape, TensorId};
 pub use engine::{Engine, MemoryPlan, OpenOptions};
 pub use error::Error;

@@ -1,15 +1,17 @@
 //! A thread pool for work that comes in hundreds of regions of a few microseconds.
 //!
-//! The caller takes part in the work. Workers spin for a moment after each region, so that the next
-//! one starts at once, then park, so that an idle engine costs nothing. Tasks are handed out one by
-//! one from a counter: which thread runs a task never shows in the result, since each output has one
-//! writer and one order of additions. Start with [`Pool::for_each`].
+//! Start with [`Pool::for_each`]. The caller takes part in the work. Tasks are claimed one by one from
+//! a counter that also says which region they belong to, and the caller waits for claimed tasks, not
+//! for workers: one that the system doesn't let run costs nothing, as the others take its share.
+//! Workers spin for a moment after each region, so that the next one starts at once, then park, so
+//! that an idle engine costs nothing. Which thread runs a task never shows in the result, since each
+//! output has one writer and one order of additions.
 
-#![allow(unsafe_code)] // One borrowed closure crosses threads, and columns are split among tasks.
+#![allow(unsafe_code)] // One borrowed closure crosses threads, and slices are split among tasks.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
@@ -20,8 +22,8 @@ const SPINS_BEFORE_PARK: u32 = 20_000;
 /// Spins before the caller lets other threads run while it waits for the last task.
 const SPINS_BEFORE_YIELD: u32 = 2_000;
 
-/// Called once on every thread with the thread's index.
-type Job<'a> = &'a (dyn Fn(usize) + Sync);
+/// A region's task: called with the thread's index and the task's.
+type Job<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// A fixed set of threads that run tasks together.
 pub(crate) struct Pool {
@@ -30,12 +32,13 @@ pub(crate) struct Pool {
 }
 
 struct Shared {
-    /// Grows by one when a job starts, and once more to stop.
-    epoch: AtomicU32,
-    /// The current job: a pointer to a `Job` on the caller's stack.
+    /// High half: the region's number. Low half: its tasks that nobody has claimed; the next to be
+    /// claimed has this number minus one.
+    claims: AtomicU64,
+    /// The region's job: a pointer to a [`Job`] on the caller's stack.
     job: AtomicPtr<()>,
-    /// Workers that haven't finished the current job.
-    running: AtomicUsize,
+    /// Tasks of the region that aren't finished.
+    pending: AtomicUsize,
     parked: Vec<AtomicBool>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -46,9 +49,9 @@ impl Pool {
     pub(crate) fn new(n_threads: usize) -> std::io::Result<Pool> {
         let n_workers = n_threads.max(1) - 1;
         let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
+            claims: AtomicU64::new(0),
             job: AtomicPtr::new(std::ptr::null_mut()),
-            running: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
             parked: (0..n_workers).map(|_| AtomicBool::new(false)).collect(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -70,6 +73,7 @@ impl Pool {
     }
 
     /// Calls `task(i)` once for every `i` below `n_tasks`, on all threads, and waits for the last.
+    /// A panic in a task continues here when all are done.
     pub(crate) fn for_each(&mut self, n_tasks: usize, task: impl Fn(usize) + Sync) {
         self.for_each_on(n_tasks, |_, i| task(i));
     }
@@ -79,16 +83,35 @@ impl Pool {
         if n_tasks <= 1 || self.workers.is_empty() {
             return (0..n_tasks).for_each(|i| task(0, i));
         }
-        let next = AtomicUsize::new(0);
-        self.run(&|thread| {
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                if i >= n_tasks {
-                    return;
-                }
-                task(thread, i);
+        // Tasks are claimed from the last number down; memory is read upwards.
+        let job: Job<'_> = &|thread, left| task(thread, n_tasks - 1 - left);
+        let shared = &*self.shared;
+        shared.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
+        shared.pending.store(n_tasks, Ordering::Relaxed);
+        let region = (shared.claims.load(Ordering::Relaxed) >> 32).wrapping_add(1);
+        let tasks = u32::try_from(n_tasks).expect("few tasks");
+        // Sequentially consistent with `parked`: either a worker sees the new region before it parks,
+        // or we see that it is parked.
+        shared.claims.store(region << 32 | tasks as u64, Ordering::SeqCst);
+        for ((thread, _), parked) in self.workers.iter().zip(&shared.parked) {
+            if parked.load(Ordering::SeqCst) {
+                thread.unpark();
             }
-        });
+        }
+        while shared.run_one(0) {}
+        let mut spins = 0;
+        while shared.pending.load(Ordering::Acquire) > 0 {
+            spins += 1;
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let panic = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
     }
 
     /// Splits `items` into its chunks of `size` and calls `task(i, chunk)` for each.
@@ -151,86 +174,71 @@ impl Pool {
             kernels.matmul(&jobs[j].weights, jobs[j].rows, &mut columns);
         });
     }
-
-    /// Runs `job` once on every thread and waits for all. Panics of workers continue here.
-    fn run(&mut self, job: Job<'_>) {
-        let shared = &*self.shared;
-        shared.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
-        shared.running.store(self.workers.len(), Ordering::Relaxed);
-        // Sequentially consistent with `parked`: either the worker sees the new epoch before it
-        // parks, or we see that it is parked.
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
-        for ((thread, _), parked) in self.workers.iter().zip(&shared.parked) {
-            if parked.load(Ordering::SeqCst) {
-                thread.unpark();
-            }
-        }
-        let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
-        let mut spins = 0;
-        while shared.running.load(Ordering::Acquire) > 0 {
-            spins += 1;
-            if spins < SPINS_BEFORE_YIELD {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
-        if let Err(panic) = mine {
-            resume_unwind(panic);
-        }
-        let theirs = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
-        if let Some(panic) = theirs {
-            resume_unwind(panic);
-        }
-    }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.stop.store(true, Ordering::SeqCst);
         for (thread, handle) in self.workers.drain(..) {
             thread.unpark();
-            // A worker's panic was already passed on by `run`.
+            // A worker passes panics of tasks on and has none of its own.
             let _ = handle.join();
         }
     }
 }
 
 impl Shared {
-    fn work(&self, index: usize) {
-        let mut seen = 0;
+    /// Claims a task of the current region and runs it; false if none is left.
+    fn run_one(&self, thread: usize) -> bool {
+        let mut claims = self.claims.load(Ordering::Acquire);
         loop {
-            seen = self.wait(index, seen);
-            if self.stop.load(Ordering::Relaxed) {
-                return;
+            if claims as u32 == 0 {
+                return false;
             }
-            let job = self.job.load(Ordering::Relaxed).cast_const().cast::<Job<'_>>();
-            // SAFETY: `run` stored a pointer to a job on its stack before it raised the epoch, and
-            // stays there until `running` is 0.
-            let job = unsafe { *job };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(index + 1))) {
-                *self.panic.lock().unwrap_or_else(|e| e.into_inner()) = Some(panic);
+            let claimed = self.claims.compare_exchange_weak(
+                claims,
+                claims - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match claimed {
+                Ok(_) => break,
+                Err(now) => claims = now,
             }
-            self.running.fetch_sub(1, Ordering::Release);
+        }
+        let job = self.job.load(Ordering::Relaxed).cast_const().cast::<Job<'_>>();
+        // SAFETY: the claim succeeded, so its region is still the current one: `for_each_on` stored a
+        // pointer to a job on its stack before it opened the region and stays until `pending` is 0,
+        // which can't be before this task is done.
+        let job = unsafe { *job };
+        let task = claims as u32 as usize - 1;
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(thread, task))) {
+            *self.panic.lock().unwrap_or_else(|e| e.into_inner()) = Some(panic);
+        }
+        self.pending.fetch_sub(1, Ordering::Release);
+        true
+    }
+
+    fn work(&self, index: usize) {
+        while self.wait(index) {
+            while self.run_one(index + 1) {}
         }
     }
 
-    /// Spins, then parks, until the epoch differs from `seen`; returns the new one.
-    fn wait(&self, index: usize, seen: u32) -> u32 {
+    /// Spins, then parks, until there is a task to claim; false when the pool ends.
+    fn wait(&self, index: usize) -> bool {
         for _ in 0..SPINS_BEFORE_PARK {
-            let epoch = self.epoch.load(Ordering::Acquire);
-            if epoch != seen {
-                return epoch;
+            if self.claims.load(Ordering::Relaxed) as u32 != 0 {
+                return true;
             }
             std::hint::spin_loop();
         }
         self.parked[index].store(true, Ordering::SeqCst);
         loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            if epoch != seen {
+            let work = self.claims.load(Ordering::SeqCst) as u32 != 0;
+            if work || self.stop.load(Ordering::SeqCst) {
                 self.parked[index].store(false, Ordering::Relaxed);
-                return epoch;
+                return work;
             }
             std::thread::park();
         }
