@@ -13,7 +13,6 @@ pub mod dequant;
 mod error;
 mod folder;
 pub mod gguf;
-pub mod hub;
 pub mod quantize;
 pub mod tokenizer;
 mod vocab;
