@@ -8,7 +8,7 @@ use koudai::file::Defaults;
 use koudai::{
     Engine, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, SessionOptions,
 };
-use koudai_convert::hub;
+use koudai_convert::{Cache, PullOptions, models};
 
 use crate::output;
 
@@ -16,7 +16,7 @@ use crate::output;
 #[derive(Args)]
 pub(crate) struct ModelArgs {
     /// A .koudai file, a .gguf file or Hugging Face folder (converted on first use), or a known name
-    #[arg(short, long, value_name = "MODEL", default_value = hub::DEFAULT_MODEL)]
+    #[arg(short, long, value_name = "MODEL", default_value = models::DEFAULT)]
     pub(crate) model: String,
 }
 
@@ -24,10 +24,17 @@ impl ModelArgs {
     /// The .koudai file, downloaded or converted if need be.
     pub(crate) fn path(&self) -> anyhow::Result<PathBuf> {
         let mut progress = output::Progress::bytes();
-        hub::resolve(&self.model, &hub::Options::default(), &mut |p| {
-            crate::commands::pull::show(&mut progress, p)
-        })
-        .with_context(|| format!("model `{}`", self.model))
+        let path = koudai_convert::resolve(
+            &Cache::from_env()?,
+            &self.model,
+            &PullOptions::default(),
+            &mut |known| {
+                eprintln!("{} isn't here yet: fetching it once", known.name);
+                true
+            },
+            &mut |p| crate::commands::pull::show(&mut progress, p),
+        )?;
+        Ok(path)
     }
 }
 

@@ -20,6 +20,10 @@ use crate::folder::Folder;
 use crate::gguf::Gguf;
 use crate::weights::{self, Loss, Plan, Quant, Source, TensorReport};
 
+/// Written into every file. The number after the version counts changes of what is written: files
+/// in a cache that have another one are made anew.
+pub const CONVERTER: &str = concat!("koudai-convert ", env!("CARGO_PKG_VERSION"), " (1)");
+
 /// What [`convert`] can be told.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -329,11 +333,14 @@ pub(crate) fn write(
     }
     for (key, value) in [
         ("architecture", architecture),
-        ("converter", concat!("koudai ", env!("CARGO_PKG_VERSION"))),
+        ("converter", CONVERTER),
         ("quant", options.quant.name()),
         ("source_sha256", &prepared.source_sha256),
     ] {
         meta.push((key.into(), value.into()));
+    }
+    if let Some(folder) = output.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| Error::Io(folder.to_owned(), e))?;
     }
     let mut file = FileWriter::create(output)?;
     file.config(&config)?;

@@ -43,6 +43,29 @@ pub enum Error {
     Tokenizer(crate::tokenizer::Error),
     /// The output can't be written.
     Output(FileError),
+    /// A download that didn't work; trying again may.
+    Download {
+        /// What was fetched.
+        what: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// A download that won't work by trying again.
+    Refused {
+        /// What was fetched.
+        what: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// A downloaded file that isn't what it should be. It was removed.
+    Checksum {
+        /// The file.
+        file: PathBuf,
+        /// SHA-256 (or size) that it should have.
+        expected: String,
+        /// SHA-256 that it has.
+        found: String,
+    },
     /// Another error, with the file it concerns.
     At(PathBuf, Box<Error>),
 }
@@ -73,6 +96,14 @@ impl std::fmt::Display for Error {
             Error::Tensor { name, why } => write!(f, "tensor `{name}` {why}"),
             Error::Tokenizer(e) => e.fmt(f),
             Error::Output(e) => e.fmt(f),
+            Error::Download { what, why } | Error::Refused { what, why } => {
+                write!(f, "{what}: {}", why.lines().next().unwrap_or_default())
+            }
+            Error::Checksum { file, expected, found } => write!(
+                f,
+                "{}: its SHA-256 is {found}, it should be {expected}: the download is damaged",
+                file.display()
+            ),
             Error::At(path, e) => write!(f, "{}: {e}", path.display()),
         }
     }

@@ -8,16 +8,21 @@
 #![warn(missing_docs)]
 
 pub mod arch;
+pub mod cache;
 pub mod convert;
 pub mod dequant;
 mod error;
 mod folder;
 pub mod gguf;
+pub mod hub;
+pub mod models;
+mod packages;
 pub mod quantize;
 pub mod tokenizer;
 mod vocab;
 pub mod weights;
 
-pub use convert::{Options, Progress, Report, RoleReport, Stage, convert};
+pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
+pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, convert};
 pub use error::Error;
 pub use weights::{Quant, TensorReport};

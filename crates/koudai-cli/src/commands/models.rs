@@ -1,6 +1,6 @@
 //! `koudai models`: what can be pulled and what is here.
 
-use koudai_convert::hub;
+use koudai_convert::Cache;
 use serde_json::{Value, json};
 
 use crate::output;
@@ -15,7 +15,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let models = hub::models(&hub::Options::default())?;
+    let models = Cache::from_env()?.list();
     if args.json {
         let list: Vec<Value> = models
             .iter()

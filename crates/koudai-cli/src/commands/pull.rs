@@ -1,6 +1,6 @@
 //! `koudai pull`: fetch a known model.
 
-use koudai_convert::{Progress, Stage, hub};
+use koudai_convert::{Cache, Progress, PullOptions, Stage, models};
 use serde_json::json;
 
 use crate::output;
@@ -10,7 +10,7 @@ use crate::output;
 #[command(after_help = "Example:\n  koudai pull smollm2-135m\n\nkoudai models lists the names.")]
 pub(crate) struct Args {
     /// Name of the model
-    #[arg(value_name = "NAME", default_value = hub::DEFAULT_MODEL)]
+    #[arg(value_name = "NAME", default_value = models::DEFAULT)]
     name: String,
     /// Print one JSON document
     #[arg(long)]
@@ -19,15 +19,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut progress = output::Progress::bytes();
-    let pulled = hub::pull(&args.name, &hub::Options::default(), &mut |p| show(&mut progress, p))?;
+    let pulled =
+        koudai_convert::pull(&Cache::from_env()?, &args.name, &PullOptions::default(), &mut |p| {
+            show(&mut progress, p)
+        })?;
     drop(progress);
+    for note in &pulled.notes {
+        eprintln!("note: {note}");
+    }
     if args.json {
         return output::print_json(&json!({
-            "name": args.name, "path": pulled.path, "bytes": pulled.bytes, "sha256": pulled.sha256,
+            "name": pulled.name, "path": pulled.path, "bytes": pulled.bytes,
+            "sha256": pulled.sha256, "origin": pulled.origin,
         }));
     }
     output::print_line(&format!(
-        "{}: {}, sha256 {}",
+        "{}: {}, made from a file with sha256 {}",
         pulled.path.display(),
         output::megabytes(pulled.bytes),
         pulled.sha256
