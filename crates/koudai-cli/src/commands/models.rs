@@ -36,8 +36,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Some(path) => path.display().to_string(),
             None => format!("koudai pull {}", m.name),
         };
-        text +=
-            &format!("{:<20}{:<10}{size:>10}  {:<14}{path}\n", m.name, m.architecture, m.license);
+        text += &format!(
+            "{:<20}{:<10}{size:>10}  {:<14}{path}\n",
+            m.name,
+            m.architecture,
+            m.license.as_deref().unwrap_or("-")
+        );
     }
     output::print(&text)
 }
