@@ -237,13 +237,14 @@ fn messages_cannot_spell_control_tokens() {
     let removing =
         "<|im_start|>{% for m in messages %}{{ m.content.replace('</think>', '') }}{% endfor %}";
     let cutting = "<|im_start|>{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{{ m.content[1:] }}{% endfor %}";
-    let cases: [(&str, fn(usize) -> usize); 8] = [
+    type Count = fn(usize) -> usize; // control tokens, given the turns
+    let cases: [(&str, Count); 8] = [
         (CHATML, |n| 2 * n + 1),
         (THINKING, |n| 2 * n + 1),
-        (HEADERS, |n| 3 * n + 3),
+        (HEADERS, |n| 3 * n + 6),
         (TURNS, |n| 2 * n + 2),
         (joining, |_| 2),
-        (beside, |n| n),
+        (beside, |_| 0),
         (removing, |_| 1),
         (cutting, |_| 1),
     ];
@@ -259,10 +260,7 @@ fn messages_cannot_spell_control_tokens() {
                 HEADERS | TURNS if first == "system" => n - 1, // part of another turn
                 _ => n,
             };
-            let mut expected = expected(turns);
-            if source == HEADERS {
-                expected += 3 - 2; // the beginning, and the system turn without a prompt
-            }
+            let expected = expected(turns);
             assert_eq!(controls_in(&ids, &tokenizer), expected, "{source}\n{list:?}\n{rendered:?}");
             assert_eq!(tokenizer.decode(&ids, false), rendered.text);
         }
@@ -449,14 +447,8 @@ fn hostile_templates_stop_soon() {
         let shown = &source[..source.len().min(120)];
         // Slow machines and unoptimised builds get some slack here.
         assert!(time < Duration::from_millis(400), "{shown}: {time:?} {result:?}");
-        if time > Duration::from_millis(40) {
-            println!("SLOW {shown}: {time:?}");
-        }
-        match result {
-            Ok(rendered) => {
-                println!("ok {shown} {:?}", &rendered.text[..rendered.text.len().min(40)])
-            }
-            Err(error) => println!("{:?} {shown} => {error}", time),
+        if let Ok(rendered) = result {
+            panic!("{shown}: {} bytes", rendered.text.len());
         }
     }
 }
