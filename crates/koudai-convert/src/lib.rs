@@ -1,3 +1,28 @@
-//! Placeholder until the next commit.
+//! Everything that makes a `.koudai` file out of something else.
+//!
+//! The only crate that knows GGUF and Hugging Face names, and the only one that knows architectures
+//! by name. Start with [`convert`](convert()); [`arch`] says what a model's keys mean, [`weights`]
+//! what becomes of its numbers, [`tokenizer`] what becomes of its vocabulary.
 
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod arch;
+pub mod cache;
+pub mod convert;
+pub mod dequant;
+mod error;
+mod folder;
+pub mod gguf;
+pub mod hub;
+pub mod models;
+mod packages;
+pub mod quantize;
 pub mod tokenizer;
+mod vocab;
+pub mod weights;
+
+pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
+pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, convert};
+pub use error::Error;
+pub use weights::{Quant, TensorReport};

@@ -1,0 +1,417 @@
+//! From a model on disk to a `.koudai` file.
+//!
+//! [`convert`] recognizes the input by its content, has it mapped by [`crate::arch`], and streams its
+//! weights through [`crate::weights`] into the file. Nothing appears under the output's name unless
+//! all of it is right.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use koudai::bytes::SharedBytes;
+use koudai::file::{Defaults, FileWriter, TensorHeader, section};
+use koudai::{Config, Role};
+use sha2::{Digest, Sha256};
+
+use crate::arch;
+use crate::error::Error;
+use crate::folder::Folder;
+use crate::gguf::Gguf;
+use crate::weights::{self, Loss, Plan, Quant, Source, TensorReport};
+
+/// Written into every file. The number after the version counts changes of what is written: files
+/// in a cache that have another one are made anew.
+pub const CONVERTER: &str = concat!("koudai-convert ", env!("CARGO_PKG_VERSION"), " (1)");
+
+/// What [`convert`] can be told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How matrices are stored.
+    pub quant: Quant,
+    /// The model's name; by default the source's own name for it.
+    pub name: Option<String>,
+    /// Threads that quantize; by default all there are.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Options { quant: Quant::Keep, name: None, threads }
+    }
+}
+
+/// How far a long operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is happening.
+    pub stage: Stage,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes in all; 0 if unknown.
+    pub total: u64,
+}
+
+/// Parts of a long operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Stage {
+    Download,
+    Hash,
+    Convert,
+}
+
+/// What a conversion did.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Family of the model.
+    pub architecture: &'static str,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Weights of the model, norms and biases included.
+    pub n_weights: u64,
+    /// Bits of stored tensors per weight.
+    pub bits_per_weight: f64,
+    /// SHA-256 of the source, in hexadecimal.
+    pub source_sha256: String,
+    /// Every tensor, in file order.
+    pub tensors: Vec<TensorReport>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// [`TensorReport`]s of one role taken together.
+#[derive(Clone, Debug)]
+pub struct RoleReport {
+    /// What the tensors are for.
+    pub role: Role,
+    /// How the source stored them, such as `Q4_K, Q6_K`.
+    pub from: String,
+    /// How they are stored now.
+    pub to: String,
+    /// Tensors.
+    pub count: usize,
+    /// Bytes now.
+    pub bytes: u64,
+    /// Every value is what it was.
+    pub exact: bool,
+    /// Largest error over largest magnitude.
+    pub max_error: f64,
+    /// Root mean square error over root mean square value.
+    pub rms_error: f64,
+}
+
+impl Report {
+    /// The tensors by role, in file order.
+    pub fn by_role(&self) -> Vec<RoleReport> {
+        let mut roles: Vec<Role> = Vec::new();
+        for t in &self.tensors {
+            if !roles.contains(&t.id.role) {
+                roles.push(t.id.role);
+            }
+        }
+        roles.into_iter().map(|role| self.role(role)).collect()
+    }
+
+    fn role(&self, role: Role) -> RoleReport {
+        let tensors: Vec<&TensorReport> =
+            self.tensors.iter().filter(|t| t.id.role == role).collect();
+        let mut loss = Loss::default();
+        tensors.iter().for_each(|t| loss.merge(&t.loss));
+        let names = |name: &dyn Fn(&TensorReport) -> &'static str| {
+            let mut names: Vec<&str> = tensors.iter().map(|t| name(t)).collect();
+            names.sort_unstable();
+            names.dedup();
+            names.join(", ")
+        };
+        RoleReport {
+            role,
+            from: names(&|t| t.from),
+            to: names(&|t| t.to.name()),
+            count: tensors.len(),
+            bytes: tensors.iter().map(|t| t.bytes).sum(),
+            exact: loss.exact(),
+            max_error: loss.max_error(),
+            rms_error: loss.rms_error(),
+        }
+    }
+}
+
+/// A model ready to be written.
+pub(crate) struct Prepared<'a> {
+    pub(crate) architecture: &'static str,
+    pub(crate) config: Config,
+    pub(crate) plans: Vec<Plan<'a>>,
+    pub(crate) tokenizer: Vec<u8>,
+    pub(crate) template: Option<String>,
+    pub(crate) defaults: Defaults,
+    pub(crate) meta: Vec<(String, String)>,
+    pub(crate) source_sha256: String,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Converts a GGUF file or a Hugging Face folder to a `.koudai` file.
+///
+/// `progress` is called now and then from this thread. On failure nothing is left behind.
+///
+/// ```no_run
+/// # use std::path::Path;
+/// use koudai_convert::{Options, convert};
+/// let report = convert(Path::new("m.gguf"), Path::new("m.koudai"), &Options::default(), &mut |_| {})?;
+/// println!("{} bytes, {:.2} bits per weight", report.bytes, report.bits_per_weight);
+/// # Ok::<(), koudai_convert::Error>(())
+/// ```
+pub fn convert(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let at = |e: Error| match e {
+        Error::Io(..) | Error::At(..) | Error::Output(_) => e,
+        other => Error::At(input.to_owned(), Box::new(other)),
+    };
+    if same_file(input, output) {
+        return Err(at(Error::Input("is input and output at once".into())));
+    }
+    if input.is_dir() {
+        return convert_folder(input, output, options, progress).map_err(at);
+    }
+    convert_file(input, output, options, progress).map_err(at)
+}
+
+fn convert_file(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let io = |e| Error::Io(input.to_owned(), e);
+    let mut start = Vec::new();
+    File::open(input).map_err(io)?.take(8).read_to_end(&mut start).map_err(io)?;
+    if start.starts_with(b"KOUDAI") {
+        return Err(Error::Input("is a .koudai file already".into()));
+    }
+    if !Gguf::recognizes(&start) {
+        let why = "is neither a GGUF file nor a folder with a config.json";
+        return Err(Error::Input(why.into()));
+    }
+    let bytes = koudai::file::map_file(input)?;
+    let file = Gguf::parse(&bytes)?;
+    let mut prepared = prepare_gguf(&file, options)?;
+    prepared.source_sha256 = hash_all(&[(String::new(), bytes.clone())], progress);
+    prepared.meta.push(("source".into(), file_name(input)));
+    write(prepared, output, options, progress)
+}
+
+fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, Error> {
+    let model = arch::gguf::model(file)?;
+    let mut plans = Vec::with_capacity(model.tensors.len());
+    for mapped in &model.tensors {
+        let missing = || Error::tensor(&mapped.source, "is missing");
+        let tensor = file.tensor(&mapped.source).ok_or_else(missing)?;
+        let (rows, cols) = match tensor.dims[..] {
+            [n] => (1, n),
+            [cols, rows] => (rows, cols),
+            _ => return Err(Error::tensor(tensor.name, format!("has shape {:?}", tensor.dims))),
+        };
+        let source = Source { kind: tensor.kind, rows, cols, data: tensor.data };
+        plans.push(weights::plan(mapped, source, options.quant)?);
+    }
+    let mut notes = Vec::new();
+    if model.config.tied_head && file.tensor("output.weight").is_some() {
+        notes.push("output.weight repeats token_embd.weight and is stored once".into());
+    }
+    let spec = crate::vocab::from_gguf(file, model.config.vocab_size)?;
+    let mut meta = Vec::new();
+    for (key, name) in [("name", "general.name"), ("license", "general.license")] {
+        if let Some(value) = file.str(name)? {
+            meta.push((key.to_owned(), value.to_owned()));
+        }
+    }
+    Ok(Prepared {
+        architecture: model.family.name(),
+        config: model.config,
+        plans,
+        tokenizer: spec.to_bytes().map_err(|e| Error::Tokenizer(e.into()))?,
+        template: file.str("tokenizer.chat_template")?.map(str::to_owned),
+        defaults: gguf_defaults(file)?,
+        meta,
+        source_sha256: String::new(),
+        notes,
+    })
+}
+
+fn convert_folder(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let folder = Folder::open(input)?;
+    let mut prepared = prepare_folder(&folder, options)?;
+    prepared.source_sha256 = hash_all(&folder.contents()?, progress);
+    let name = file_name(&input.canonicalize().unwrap_or_else(|_| input.to_owned()));
+    prepared.meta.push(("name".into(), name.clone()));
+    prepared.meta.push(("source".into(), name));
+    write(prepared, output, options, progress)
+}
+
+fn prepare_folder<'a>(folder: &'a Folder, options: &Options) -> Result<Prepared<'a>, Error> {
+    let tensors = folder.tensors()?;
+    let model = arch::folder::model(&folder.config, |name| Some(tensors.get(name)?.kind))?;
+    let mut plans = Vec::with_capacity(model.tensors.len());
+    for mapped in &model.tensors {
+        let missing = || Error::tensor(&mapped.source, "is missing");
+        let source = *tensors.get(&mapped.source).ok_or_else(missing)?;
+        plans.push(weights::plan(mapped, source, options.quant)?);
+    }
+    let used: HashSet<&str> = model.tensors.iter().map(|m| m.source.as_str()).collect();
+    let mut notes = Vec::new();
+    for (name, source) in &tensors {
+        if used.contains(name.as_str()) || name.ends_with(".rotary_emb.inv_freq") {
+            // Old files carry frequencies that follow from the configuration.
+            continue;
+        }
+        let embed = tensors.get("model.embed_tokens.weight");
+        match (name.as_str(), embed) {
+            ("lm_head.weight", Some(embed)) if source == embed => {
+                notes.push("lm_head.weight repeats the embedding and is stored once".into());
+            }
+            ("lm_head.weight", _) => {
+                let why = "differs from the embedding, though tie_word_embeddings is set";
+                return Err(Error::tensor(name, why));
+            }
+            _ => return Err(Error::tensor(name, "isn't known to this converter")),
+        }
+    }
+    let spec = folder.tokenizer(model.config.vocab_size)?;
+    let license = folder.license()?.map(|license| ("license".to_owned(), license));
+    Ok(Prepared {
+        architecture: model.family.name(),
+        config: model.config,
+        plans,
+        tokenizer: spec.to_bytes().map_err(|e| Error::Tokenizer(e.into()))?,
+        template: folder.template()?,
+        defaults: folder.defaults()?,
+        meta: license.into_iter().collect(),
+        source_sha256: String::new(),
+        notes,
+    })
+}
+
+/// Sampling advice of newer files.
+fn gguf_defaults(file: &Gguf<'_>) -> Result<Defaults, Error> {
+    let float = |key: &str| -> Result<Option<f32>, Error> {
+        match file.float(key)? {
+            Some(v) if !(v.is_finite() && v >= 0.0) => Err(Error::key(key, format!("is {v}"))),
+            other => Ok(other.map(|v| v as f32)),
+        }
+    };
+    Ok(Defaults {
+        temperature: float("general.sampling.temp")?,
+        top_k: file.uint("general.sampling.top_k")?.and_then(|k| u32::try_from(k).ok()),
+        top_p: float("general.sampling.top_p")?,
+        min_p: float("general.sampling.min_p")?,
+        repetition_penalty: float("general.sampling.penalty_repeat")?,
+    })
+}
+
+/// Writes a prepared model.
+pub(crate) fn write(
+    prepared: Prepared<'_>,
+    output: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Error> {
+    let Prepared { architecture, config, plans, tokenizer, template, defaults, .. } = prepared;
+    let mut meta = prepared.meta;
+    if let Some(name) = &options.name {
+        meta.retain(|(key, _)| key != "name");
+        meta.push(("name".into(), name.clone()));
+    }
+    for (key, value) in [
+        ("architecture", architecture),
+        ("converter", CONVERTER),
+        ("quant", options.quant.name()),
+        ("source_sha256", &prepared.source_sha256),
+    ] {
+        meta.push((key.into(), value.into()));
+    }
+    if let Some(folder) = output.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| Error::Io(folder.to_owned(), e))?;
+    }
+    let mut file = FileWriter::create(output)?;
+    file.config(&config)?;
+    file.section(section::TOKENIZER, true, &tokenizer)?;
+    if let Some(template) = &template {
+        file.section(section::TEMPLATE, false, template.as_bytes())?;
+    }
+    if defaults != Defaults::default() {
+        file.defaults(&defaults)?;
+    }
+    file.meta(&meta)?;
+    let headers: Vec<TensorHeader> =
+        plans.iter().map(|p| TensorHeader { id: p.id, kind: p.kind }).collect();
+    let total: u64 = plans.iter().map(Plan::len_bytes).sum();
+    let (mut done, mut tensors) = (0, Vec::with_capacity(plans.len()));
+    let mut remaining = plans.iter();
+    file.tensors(&config, &headers, |_, _, sink| -> Result<(), Error> {
+        let Some(plan) = remaining.next() else { return Ok(()) };
+        tensors.push(weights::encode(plan, options.threads, |bytes| {
+            done += bytes.len() as u64;
+            progress(Progress { stage: Stage::Convert, done, total });
+            sink.write(bytes)
+        })?);
+        Ok(())
+    })?;
+    file.finish()?;
+    let io = |e| Error::Io(output.to_owned(), e);
+    let bytes = std::fs::metadata(output).map_err(io)?.len();
+    let n_weights = tensors.iter().map(|t: &TensorReport| t.weights).sum::<u64>();
+    let mut notes = prepared.notes;
+    notes
+        .extend(tensors.iter().filter_map(|t| Some(format!("{}: {}", t.source, t.note.as_ref()?))));
+    Ok(Report {
+        architecture,
+        bytes,
+        n_weights,
+        bits_per_weight: total as f64 * 8.0 / n_weights.max(1) as f64,
+        source_sha256: prepared.source_sha256,
+        tensors,
+        notes,
+    })
+}
+
+/// SHA-256 of one file's bytes, or of the names, lengths and bytes of several.
+pub(crate) fn hash_all(
+    files: &[(String, SharedBytes)],
+    progress: &mut dyn FnMut(Progress),
+) -> String {
+    let total: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    let (mut hasher, mut done) = (Sha256::new(), 0);
+    for (name, bytes) in files {
+        if files.len() > 1 {
+            hasher.update(format!("{name}\0{}\0", bytes.len()));
+        }
+        for piece in bytes.chunks(4 << 20) {
+            hasher.update(piece);
+            done += piece.len() as u64;
+            progress(Progress { stage: Stage::Hash, done, total });
+        }
+    }
+    hex(&hasher.finalize())
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

@@ -1,0 +1,141 @@
+//! What can go wrong in a conversion. Every message names the key, tensor, file or offset.
+
+use std::path::PathBuf;
+
+use koudai::file::FileError;
+
+use crate::gguf::GgufError;
+
+/// Why a model can't be converted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system's word on a file.
+    Io(PathBuf, std::io::Error),
+    /// The input is not something that can be converted.
+    Input(String),
+    /// The GGUF file is malformed.
+    Gguf(GgufError),
+    /// A file of a model folder is malformed.
+    Folder {
+        /// The file's name.
+        file: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An architecture that isn't supported.
+    Architecture(String),
+    /// A key of the model's configuration that is missing, impossible or not understood.
+    Key {
+        /// The key as the source spells it.
+        key: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A tensor that is missing, unexpected or of the wrong shape or type.
+    Tensor {
+        /// The tensor's name as the source spells it.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The tokenizer can't be represented.
+    Tokenizer(crate::tokenizer::Error),
+    /// The output can't be written.
+    Output(FileError),
+    /// A download that didn't work; trying again may.
+    Download {
+        /// What was fetched.
+        what: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// A download that won't work by trying again.
+    Refused {
+        /// What was fetched.
+        what: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// A downloaded file that isn't what it should be. It was removed.
+    Checksum {
+        /// The file.
+        file: PathBuf,
+        /// SHA-256 (or size) that it should have.
+        expected: String,
+        /// SHA-256 that it has.
+        found: String,
+    },
+    /// Another error, with the file it concerns.
+    At(PathBuf, Box<Error>),
+}
+
+impl Error {
+    pub(crate) fn key(key: impl Into<String>, why: impl Into<String>) -> Error {
+        Error::Key { key: key.into(), why: why.into() }
+    }
+
+    pub(crate) fn tensor(name: impl Into<String>, why: impl Into<String>) -> Error {
+        Error::Tensor { name: name.into(), why: why.into() }
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Io(path, e) => write!(f, "{}: {e}", path.display()),
+            Error::Input(why) => f.write_str(why),
+            Error::Gguf(e) => e.fmt(f),
+            Error::Folder { file, why } => write!(f, "{file}: {why}"),
+            Error::Architecture(name) => write!(
+                f,
+                "architecture `{name}` isn't supported (known: {})",
+                crate::arch::Family::NAMES
+            ),
+            Error::Key { key, why } => write!(f, "`{key}` {why}"),
+            Error::Tensor { name, why } => write!(f, "tensor `{name}` {why}"),
+            Error::Tokenizer(e) => e.fmt(f),
+            Error::Output(e) => e.fmt(f),
+            Error::Download { what, why } | Error::Refused { what, why } => {
+                write!(f, "{what}: {}", why.lines().next().unwrap_or_default())
+            }
+            Error::Checksum { file, expected, found } => write!(
+                f,
+                "{}: its SHA-256 is {found}, it should be {expected}: the download is damaged",
+                file.display()
+            ),
+            Error::At(path, e) => write!(f, "{}: {e}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(_, e) => Some(e),
+            Error::Gguf(e) => Some(e),
+            Error::Output(e) => Some(e),
+            Error::Tokenizer(e) => Some(e),
+            Error::At(_, e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<GgufError> for Error {
+    fn from(e: GgufError) -> Error {
+        Error::Gguf(e)
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(e: FileError) -> Error {
+        Error::Output(e)
+    }
+}
+
+impl From<crate::tokenizer::Error> for Error {
+    fn from(e: crate::tokenizer::Error) -> Error {
+        Error::Tokenizer(e)
+    }
+}

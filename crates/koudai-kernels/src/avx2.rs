@@ -1,0 +1,519 @@
+//! AVX2 with FMA and F16C: the 16 rows of a panel are two registers of 8 lanes.
+//!
+//! Start with [`q4_tile`]. 4-bit codes are at most 15 and activations at most 127 in magnitude, so
+//! `vpmaddubsw` can't saturate and 8 of its results still fit 16 bits: one group of 32 inputs is
+//! summed in 16 bits and widened once.
+
+#![allow(clippy::needless_range_loop)] // `side` is a half of the panel, not just an index
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use crate::matrix::{PANEL_ROWS, Q4_HEADER_BYTES, q8_scale_bytes};
+use crate::num::f16_to_f32;
+use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, in_tiles};
+use crate::table::{ByKind, Heads, Kernels};
+use crate::vector::for_isa;
+
+pub(crate) fn supported() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "avx2",
+    matmul_q8,
+    matmul_q4g32: matmul_q4::<32>,
+    matmul_q4g64: matmul_q4::<64>,
+    matmul_f32: ByKind {
+        f32: matmul_float::<4>,
+        f16: matmul_float::<2>,
+        bf16: matmul_float::<3>,
+        q8: matmul_f32_q8,
+        q4g32: matmul_f32_q4::<32>,
+        q4g64: matmul_f32_q4::<64>,
+    },
+    quantize: vector::quantize,
+    subtract_codes: vector::subtract_codes,
+    rms_norm: vector::rms_norm,
+    rope: vector::rope,
+    silu_mul: vector::silu_mul,
+    gelu_mul: vector::gelu_mul,
+    softmax: vector::softmax,
+    scores,
+    values,
+};
+
+for_isa!("avx2,fma,f16c");
+
+/// 8 half floats at `at`, widened.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn halves(at: *const u8) -> __m256 {
+    // SAFETY: the caller has 16 bytes there.
+    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn matmul_q4<const GROUP: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        in_tiles!(x.n_codes, [4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn q4_tile<const GROUP: usize, const R: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let x_groups = x.cols / ACTIVATION_GROUP;
+    let (nibble, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
+    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    unsafe {
+        let mut sums = [[_mm256_setzero_ps(); 2]; R];
+        let mut at = panel.as_ptr();
+        let mut xg = 0;
+        while xg < x_groups {
+            let header = at;
+            at = at.add(Q4_HEADER_BYTES);
+            for _ in 0..GROUP / ACTIVATION_GROUP {
+                // Rows 0..8, then rows 8..16 of the panel.
+                for side in 0..2 {
+                    let mut dots = [_mm256_setzero_si256(); R];
+                    for line in 0..4 {
+                        let bytes = _mm256_loadu_si256(at.add(line * 64 + side * 32).cast());
+                        let lows = _mm256_and_si256(bytes, nibble);
+                        let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+                        for (r, dot) in dots.iter_mut().enumerate() {
+                            let a = x.codes.as_ptr().add((row + r) * x.cols + xg * 32 + line * 8);
+                            let a = a.cast::<i32>();
+                            let a0 = _mm256_set1_epi32(a.read_unaligned());
+                            let a1 = _mm256_set1_epi32(a.add(1).read_unaligned());
+                            let pair = _mm256_add_epi16(
+                                _mm256_maddubs_epi16(lows, a0),
+                                _mm256_maddubs_epi16(highs, a1),
+                            );
+                            *dot = _mm256_add_epi16(*dot, pair);
+                        }
+                    }
+                    let d = halves(header.add(side * 16));
+                    let m = halves(header.add(32 + side * 16));
+                    for r in 0..R {
+                        let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(dots[r], ones));
+                        let scale = *x.scales.get_unchecked((row + r) * x_groups + xg);
+                        let min = *x.mins.get_unchecked((row + r) * x_groups + xg);
+                        let sum = &mut sums[r][side];
+                        *sum = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(scale)), dot, *sum);
+                        *sum = _mm256_fmadd_ps(m, _mm256_set1_ps(min), *sum);
+                    }
+                }
+                at = at.add(256);
+                xg += 1;
+            }
+        }
+        store_planes(sums, x.planes, out, stride, row);
+    }
+}
+
+/// Stores a tile of rows, or of the sums of pairs if rows come in two planes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store_planes<const R: usize>(
+    sums: [[__m256; 2]; R],
+    planes: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    for r in (0..R).step_by(planes) {
+        for side in 0..2 {
+            let mut sum = sums[r][side];
+            if planes == 2 {
+                sum = _mm256_add_ps(sum, sums[(r + 1) % R][side]);
+            }
+            // SAFETY: the caller owns 16 columns of these rows.
+            unsafe { _mm256_storeu_ps(out.add((row + r) / planes * stride + side * 8), sum) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe { in_tiles!(x.n_codes, [4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn q8_tile<const R: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let groups = x.cols / ACTIVATION_GROUP;
+    let (zero, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
+    // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
+    unsafe {
+        let mut sums = [[_mm256_setzero_ps(); 2]; R];
+        let codes = panel.as_ptr().add(q8_scale_bytes(x.cols));
+        for g in 0..groups {
+            for side in 0..2 {
+                let mut dots = [_mm256_setzero_si256(); R];
+                for line in 0..8 {
+                    let at = codes.add(g * 512 + line * 64 + side * 32);
+                    // code - 128 as a signed byte; its magnitude is at most 128, so with signs moved
+                    // to the activations vpmaddubsw gives at most 2 · 128 · 127, which fits.
+                    let w = _mm256_xor_si256(_mm256_loadu_si256(at.cast()), zero);
+                    let magnitude = _mm256_abs_epi8(w);
+                    for (r, dot) in dots.iter_mut().enumerate() {
+                        let a = x.codes.as_ptr().add((row + r) * x.cols + g * 32 + line * 4);
+                        let a = _mm256_set1_epi32(a.cast::<i32>().read_unaligned());
+                        let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, w));
+                        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(pairs, ones));
+                    }
+                }
+                let d = halves(panel.as_ptr().add(g * 32 + side * 16));
+                for r in 0..R {
+                    let scale = *x.scales.get_unchecked((row + r) * groups + g);
+                    let scale = _mm256_mul_ps(d, _mm256_set1_ps(scale));
+                    let dot = _mm256_cvtepi32_ps(dots[r]);
+                    sums[r][side] = _mm256_fmadd_ps(scale, dot, sums[r][side]);
+                }
+            }
+        }
+        store_planes(sums, x.planes, out, stride, row);
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn matmul_f32_q4<const GROUP: usize>(
+    panel: &[u8],
+    x: &[f32],
+    n_rows: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        for side in 0..2 {
+            let cols = x.len() / n_rows;
+            in_tiles!(n_rows, [2, 1], |row, R| f32_q4_tile::<GROUP, R>(
+                panel, x, cols, out, stride, side, row
+            ))
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments)] // a kernel's inner tile
+unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
+    panel: &[u8],
+    x: &[f32],
+    cols: usize,
+    out: *mut f32,
+    stride: usize,
+    side: usize,
+    row: usize,
+) {
+    let mut sums = [[_mm256_setzero_ps(); 4]; R];
+    let nibble = _mm256_set1_epi32(15);
+    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    unsafe {
+        let mut at = panel.as_ptr();
+        for g in 0..cols / GROUP {
+            let d = halves(at.add(side * 16));
+            let m = halves(at.add(32 + side * 16));
+            at = at.add(Q4_HEADER_BYTES);
+            for line in 0..GROUP / 8 {
+                let mut bytes = _mm256_loadu_si256(at.add(line * 64 + side * 32).cast());
+                for j in 0..4 {
+                    let low = _mm256_and_si256(bytes, nibble);
+                    let high = _mm256_and_si256(_mm256_srli_epi32::<4>(bytes), nibble);
+                    bytes = _mm256_srli_epi32::<8>(bytes);
+                    let low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), d, m);
+                    let high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), d, m);
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let x = x.as_ptr().add((row + r) * cols + g * GROUP + line * 8 + j);
+                        sums[j] = _mm256_fmadd_ps(low, _mm256_set1_ps(*x), sums[j]);
+                        sums[j] = _mm256_fmadd_ps(high, _mm256_set1_ps(*x.add(4)), sums[j]);
+                    }
+                }
+            }
+            at = at.add(GROUP * 8);
+        }
+        store(sums, out.add(side * 8), stride, row);
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn matmul_f32_q8(panel: &[u8], x: &[f32], n_rows: usize, out: *mut f32, stride: usize) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        for side in 0..2 {
+            let cols = x.len() / n_rows;
+            in_tiles!(n_rows, [2, 1], |row, R| f32_q8_tile::<R>(
+                panel, x, cols, out, stride, side, row
+            ))
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments)] // a kernel's inner tile
+unsafe fn f32_q8_tile<const R: usize>(
+    panel: &[u8],
+    x: &[f32],
+    cols: usize,
+    out: *mut f32,
+    stride: usize,
+    side: usize,
+    row: usize,
+) {
+    let mut sums = [[_mm256_setzero_ps(); 4]; R];
+    let byte = _mm256_set1_epi32(255);
+    // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
+    unsafe {
+        let lines = panel.as_ptr().add(q8_scale_bytes(cols) + side * 32);
+        for line in 0..cols / 4 {
+            let d = halves(panel.as_ptr().add(line / 8 * 32 + side * 16));
+            let mut bytes = _mm256_loadu_si256(lines.add(line * 64).cast());
+            for j in 0..4 {
+                let q = _mm256_cvtepi32_ps(_mm256_and_si256(bytes, byte));
+                bytes = _mm256_srli_epi32::<8>(bytes);
+                let w = _mm256_mul_ps(d, _mm256_sub_ps(q, _mm256_set1_ps(128.0)));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = *x.as_ptr().add((row + r) * cols + line * 4 + j);
+                    sums[j] = _mm256_fmadd_ps(w, _mm256_set1_ps(x), sums[j]);
+                }
+            }
+        }
+        store(sums, out.add(side * 8), stride, row);
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn matmul_float<const FORMAT: usize>(
+    panel: &[u8],
+    x: &[f32],
+    n_rows: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        for side in 0..2 {
+            let cols = x.len() / n_rows;
+            in_tiles!(n_rows, [2, 1], |row, R| float_tile::<FORMAT, R>(
+                panel, x, cols, out, stride, side, row
+            ))
+        }
+    }
+}
+
+/// `FORMAT` is 4 for f32, 2 for f16, 3 for bf16.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments)] // a kernel's inner tile
+unsafe fn float_tile<const FORMAT: usize, const R: usize>(
+    panel: &[u8],
+    x: &[f32],
+    cols: usize,
+    out: *mut f32,
+    stride: usize,
+    side: usize,
+    row: usize,
+) {
+    let mut sums = [[_mm256_setzero_ps(); 4]; R];
+    // SAFETY: the panel has 16 values per input, and inputs exist in every row.
+    unsafe {
+        let weights = |k: usize| match FORMAT {
+            4 => _mm256_loadu_ps(panel.as_ptr().add(k * 64 + side * 32).cast()),
+            2 => halves(panel.as_ptr().add(k * 32 + side * 16)),
+            _ => {
+                let bits = _mm_loadu_si128(panel.as_ptr().add(k * 32 + side * 16).cast());
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)))
+            }
+        };
+        let x = |r: usize, k: usize| _mm256_set1_ps(*x.as_ptr().add((row + r) * cols + k));
+        let quads = cols / 4 * 4;
+        for k in (0..quads).step_by(4) {
+            for j in 0..4 {
+                let w = weights(k + j);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    sums[j] = _mm256_fmadd_ps(w, x(r, k + j), sums[j]);
+                }
+            }
+        }
+        for k in quads..cols {
+            let w = weights(k);
+            for (r, sums) in sums.iter_mut().enumerate() {
+                sums[k - quads] = _mm256_fmadd_ps(w, x(r, k), sums[k - quads]);
+            }
+        }
+        store(sums, out.add(side * 8), stride, row);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store<const R: usize>(sums: [[__m256; 4]; R], out: *mut f32, stride: usize, row: usize) {
+    for (r, [a, b, c, d]) in sums.into_iter().enumerate() {
+        let sum = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
+        // SAFETY: the caller owns 8 columns of these rows.
+        unsafe { _mm256_storeu_ps(out.add((row + r) * stride), sum) };
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scores(heads: Heads, q: &[f32], keys: Keys<'_>, blocks: Range<usize>, out: &mut [f32]) {
+    // SAFETY: the caller checked that blocks, queries and scores lie inside their slices.
+    unsafe {
+        in_tiles!(heads.n, [4, 2, 1], |row, R| scores_tile::<R>(
+            heads,
+            q,
+            keys,
+            blocks.clone(),
+            out,
+            row
+        ))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scores_tile<const R: usize>(
+    heads: Heads,
+    q: &[f32],
+    keys: Keys<'_>,
+    blocks: Range<usize>,
+    out: &mut [f32],
+    head: usize,
+) {
+    let dim = heads.head_dim;
+    // SAFETY: as promised by the caller of `scores`.
+    unsafe {
+        for (i, block) in blocks.enumerate() {
+            let mut sums = [[_mm256_setzero_ps(); 2]; R];
+            for d in 0..dim {
+                let at = (block * dim + d) * PANEL_ROWS;
+                let (low, high) = match keys {
+                    Keys::F16(k) => {
+                        let at = k.as_ptr().add(at).cast::<u8>();
+                        (halves(at), halves(at.add(16)))
+                    }
+                    Keys::Q8(k, _) => {
+                        let codes = _mm_loadu_si128(k.as_ptr().add(at).cast());
+                        let high = _mm_unpackhi_epi64(codes, codes);
+                        (
+                            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)),
+                            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+                        )
+                    }
+                };
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let q = _mm256_set1_ps(*q.as_ptr().add((head + r) * dim + d));
+                    sum[0] = _mm256_fmadd_ps(low, q, sum[0]);
+                    sum[1] = _mm256_fmadd_ps(high, q, sum[1]);
+                }
+            }
+            for (r, mut sum) in sums.into_iter().enumerate() {
+                if let Keys::Q8(_, scales) = keys {
+                    let at = scales.as_ptr().add(block * PANEL_ROWS);
+                    sum[0] = _mm256_mul_ps(sum[0], _mm256_loadu_ps(at));
+                    sum[1] = _mm256_mul_ps(sum[1], _mm256_loadu_ps(at.add(8)));
+                }
+                let at = out.as_mut_ptr().add((head + r) * heads.stride + i * PANEL_ROWS);
+                _mm256_storeu_ps(at, sum[0]);
+                _mm256_storeu_ps(at.add(8), sum[1]);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn values(
+    heads: Heads,
+    weights: &[f32],
+    values: Values<'_>,
+    positions: Range<usize>,
+    out: &mut [f32],
+) {
+    // SAFETY: the caller checked that positions, weights and outputs lie inside their slices.
+    unsafe {
+        in_tiles!(heads.n, [8, 4, 2, 1], |row, R| values_tile::<R>(
+            heads,
+            weights,
+            values,
+            positions.clone(),
+            out,
+            row
+        ))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn values_tile<const R: usize>(
+    heads: Heads,
+    weights: &[f32],
+    values: Values<'_>,
+    positions: Range<usize>,
+    out: &mut [f32],
+    head: usize,
+) {
+    let dim = heads.head_dim;
+    let whole = dim / 8 * 8;
+    // SAFETY: as promised by the caller of `values`.
+    unsafe {
+        let weight = |r: usize, i: usize| *weights.as_ptr().add((head + r) * heads.stride + i);
+        for d in (0..whole).step_by(8) {
+            let mut sums = [_mm256_setzero_ps(); R];
+            for (i, position) in positions.clone().enumerate() {
+                let at = position * dim + d;
+                let (value, scale) = match values {
+                    Values::F16(v) => (halves(v.as_ptr().add(at).cast()), 1.0),
+                    Values::Q8(v, scales) => {
+                        let codes = _mm_loadl_epi64(v.as_ptr().add(at).cast());
+                        let value = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+                        (value, *scales.as_ptr().add(position))
+                    }
+                };
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm256_fmadd_ps(value, _mm256_set1_ps(weight(r, i) * scale), *sum);
+                }
+            }
+            for (r, sum) in sums.into_iter().enumerate() {
+                _mm256_storeu_ps(out.as_mut_ptr().add((head + r) * dim + d), sum);
+            }
+        }
+        for d in whole..dim {
+            for r in 0..R {
+                let mut sum = 0.0f32;
+                for (i, position) in positions.clone().enumerate() {
+                    let at = position * dim + d;
+                    let value = match values {
+                        Values::F16(v) => f16_to_f32(*v.as_ptr().add(at)),
+                        Values::Q8(v, s) => *v.as_ptr().add(at) as f32 * *s.as_ptr().add(position),
+                    };
+                    sum += weight(r, i) * value;
+                }
+                *out.as_mut_ptr().add((head + r) * dim + d) = sum;
+            }
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! AVX-512 with VNNI: 16 rows of a panel are the 16 lanes of a register.
+//!
+//! Start with [`q4_tile`]: a 64-byte line unpacks into two operands of `vpdpbusd`, each multiplied
+//! with 4 broadcast activation bytes per row of the batch. Per group of 32 inputs and batch row that is
+//! 8 `vpdpbusd`, one conversion and two multiply-adds; unpacking is shared by up to 8 batch rows.
+//! Tiles of 8, 4, 2 and 1 rows do the same arithmetic per row, so a row's result never depends on
+//! its neighbours.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use crate::matrix::{PANEL_ROWS, Q4_HEADER_BYTES, q8_scale_bytes};
+use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, in_tiles};
+use crate::table::{ByKind, Heads, Kernels};
+use crate::vector::for_isa;
+
+pub(crate) fn supported() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni")
+        && crate::avx2::supported()
+}
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "avx512",
+    matmul_q8,
+    matmul_q4g32: matmul_q4::<32>,
+    matmul_q4g64: matmul_q4::<64>,
+    matmul_f32: ByKind {
+        f32: matmul_float::<4>,
+        f16: matmul_float::<2>,
+        bf16: matmul_float::<3>,
+        q8: matmul_f32_q8,
+        q4g32: matmul_f32_q4::<32>,
+        q4g64: matmul_f32_q4::<64>,
+    },
+    quantize: vector::quantize,
+    subtract_codes: vector::subtract_codes,
+    rms_norm: vector::rms_norm,
+    rope: vector::rope,
+    silu_mul: vector::silu_mul,
+    gelu_mul: vector::gelu_mul,
+    softmax: vector::softmax,
+    scores,
+    values,
+};
+
+for_isa!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c");
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn matmul_q4<const GROUP: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        in_tiles!(x.n_codes, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn q4_tile<const GROUP: usize, const R: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let x_groups = x.cols / ACTIVATION_GROUP;
+    let nibble = _mm512_set1_epi8(15);
+    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    unsafe {
+        let codes: [*const i8; R] =
+            std::array::from_fn(|r| x.codes.as_ptr().add((row + r) * x.cols));
+        let scales: [*const f32; R] =
+            std::array::from_fn(|r| x.scales.as_ptr().add((row + r) * x_groups));
+        let mins: [*const f32; R] =
+            std::array::from_fn(|r| x.mins.as_ptr().add((row + r) * x_groups));
+        let mut sums = [_mm512_setzero_ps(); R];
+        let mut at = panel.as_ptr();
+        let mut xg = 0;
+        while xg < x_groups {
+            let d = _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
+            let m = _mm512_cvtph_ps(_mm256_loadu_si256(at.add(32).cast()));
+            at = at.add(Q4_HEADER_BYTES);
+            for _ in 0..GROUP / ACTIVATION_GROUP {
+                // Two chains of integer sums hide the latency of vpdpbusd for a single row.
+                let mut low = [_mm512_setzero_si512(); R];
+                let mut high = [_mm512_setzero_si512(); R];
+                for line in 0..4 {
+                    let bytes = _mm512_loadu_si512(at.add(line * 64).cast());
+                    let lows = _mm512_and_si512(bytes, nibble);
+                    let highs = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
+                    for r in 0..R {
+                        let a = codes[r].add(xg * ACTIVATION_GROUP + line * 8).cast::<i32>();
+                        let a0 = _mm512_set1_epi32(a.read_unaligned());
+                        let a1 = _mm512_set1_epi32(a.add(1).read_unaligned());
+                        low[r] = _mm512_dpbusd_epi32(low[r], lows, a0);
+                        if R > 4 {
+                            low[r] = _mm512_dpbusd_epi32(low[r], highs, a1);
+                        } else {
+                            high[r] = _mm512_dpbusd_epi32(high[r], highs, a1);
+                        }
+                    }
+                }
+                for r in 0..R {
+                    let dot = if R > 4 { low[r] } else { _mm512_add_epi32(low[r], high[r]) };
+                    let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales[r].add(xg)));
+                    sums[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), sums[r]);
+                    sums[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(*mins[r].add(xg)), sums[r]);
+                }
+                at = at.add(256);
+                xg += 1;
+            }
+        }
+        store_planes(sums, x.planes, out, stride, row);
+    }
+}
+
+/// Stores a tile of rows, or of the sums of pairs if rows come in two planes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_planes<const R: usize>(
+    sums: [__m512; R],
+    planes: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    for r in (0..R).step_by(planes) {
+        let sum = if planes == 2 { _mm512_add_ps(sums[r], sums[(r + 1) % R]) } else { sums[r] };
+        // SAFETY: the caller owns 16 columns of these rows.
+        unsafe { _mm512_storeu_ps(out.add((row + r) / planes * stride), sum) };
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe { in_tiles!(x.n_codes, [8, 4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn q8_tile<const R: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let groups = x.cols / ACTIVATION_GROUP;
+    // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
+    unsafe {
+        let mut sums = [_mm512_setzero_ps(); R];
+        let mut at = panel.as_ptr().add(q8_scale_bytes(x.cols));
+        for g in 0..groups {
+            let d = _mm512_cvtph_ps(_mm256_loadu_si256(panel.as_ptr().add(g * 32).cast()));
+            // Codes are unsigned with zero at 128: start from -128 · Σ a.
+            let mut even: [__m512i; R] = std::array::from_fn(|r| {
+                let sum = *x.sums.get_unchecked((row + r) * groups + g);
+                _mm512_set1_epi32(-128 * sum)
+            });
+            let mut odd = [_mm512_setzero_si512(); R];
+            for line in 0..4 {
+                let q0 = _mm512_loadu_si512(at.add(line * 128).cast());
+                let q1 = _mm512_loadu_si512(at.add(line * 128 + 64).cast());
+                for r in 0..R {
+                    let a =
+                        x.codes.as_ptr().add((row + r) * x.cols + g * 32 + line * 8).cast::<i32>();
+                    let a0 = _mm512_set1_epi32(a.read_unaligned());
+                    let a1 = _mm512_set1_epi32(a.add(1).read_unaligned());
+                    even[r] = _mm512_dpbusd_epi32(even[r], q0, a0);
+                    if R > 4 {
+                        even[r] = _mm512_dpbusd_epi32(even[r], q1, a1);
+                    } else {
+                        odd[r] = _mm512_dpbusd_epi32(odd[r], q1, a1);
+                    }
+                }
+            }
+            for r in 0..R {
+                let dot = if R > 4 { even[r] } else { _mm512_add_epi32(even[r], odd[r]) };
+                let scale = _mm512_set1_ps(*x.scales.get_unchecked((row + r) * groups + g));
+                sums[r] =
+                    _mm512_fmadd_ps(_mm512_mul_ps(d, scale), _mm512_cvtepi32_ps(dot), sums[r]);
+            }
+            at = at.add(512);
+        }
+        store_planes(sums, x.planes, out, stride, row);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn matmul_f32_q4<const GROUP: usize>(
+    panel: &[u8],
+    x: &[f32],
+    n_rows: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        in_tiles!(n_rows, [4, 2, 1], |row, R| f32_q4_tile::<GROUP, R>(
+            panel,
+            x,
+            x.len() / n_rows,
+            out,
+            stride,
+            row
+        ))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
+    panel: &[u8],
+    x: &[f32],
+    cols: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let mut sums = [[_mm512_setzero_ps(); 4]; R];
+    let nibble = _mm512_set1_epi32(15);
+    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    unsafe {
+        let mut at = panel.as_ptr();
+        for g in 0..cols / GROUP {
+            let d = _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
+            let m = _mm512_cvtph_ps(_mm256_loadu_si256(at.add(32).cast()));
+            at = at.add(Q4_HEADER_BYTES);
+            for line in 0..GROUP / 8 {
+                let mut bytes = _mm512_loadu_si512(at.add(line * 64).cast());
+                for j in 0..4 {
+                    let low = _mm512_and_si512(bytes, nibble);
+                    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), nibble);
+                    bytes = _mm512_srli_epi32::<8>(bytes);
+                    let low = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), d, m);
+                    let high = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), d, m);
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let x = x.as_ptr().add((row + r) * cols + g * GROUP + line * 8 + j);
+                        sums[j] = _mm512_fmadd_ps(low, _mm512_set1_ps(*x), sums[j]);
+                        sums[j] = _mm512_fmadd_ps(high, _mm512_set1_ps(*x.add(4)), sums[j]);
+                    }
+                }
+            }
+            at = at.add(GROUP * 8);
+        }
+        store(sums, out, stride, row);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn matmul_f32_q8(panel: &[u8], x: &[f32], n_rows: usize, out: *mut f32, stride: usize) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        in_tiles!(n_rows, [4, 2, 1], |row, R| f32_q8_tile::<R>(
+            panel,
+            x,
+            x.len() / n_rows,
+            out,
+            stride,
+            row
+        ))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn f32_q8_tile<const R: usize>(
+    panel: &[u8],
+    x: &[f32],
+    cols: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let mut sums = [[_mm512_setzero_ps(); 4]; R];
+    let byte = _mm512_set1_epi32(255);
+    // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
+    unsafe {
+        let lines = panel.as_ptr().add(q8_scale_bytes(cols));
+        for line in 0..cols / 4 {
+            let d = panel.as_ptr().add(line / 8 * 32);
+            let d = _mm512_cvtph_ps(_mm256_loadu_si256(d.cast()));
+            let mut bytes = _mm512_loadu_si512(lines.add(line * 64).cast());
+            for j in 0..4 {
+                let q = _mm512_cvtepi32_ps(_mm512_and_si512(bytes, byte));
+                bytes = _mm512_srli_epi32::<8>(bytes);
+                let w = _mm512_mul_ps(d, _mm512_sub_ps(q, _mm512_set1_ps(128.0)));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = *x.as_ptr().add((row + r) * cols + line * 4 + j);
+                    sums[j] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), sums[j]);
+                }
+            }
+        }
+        store(sums, out, stride, row);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn matmul_float<const FORMAT: usize>(
+    panel: &[u8],
+    x: &[f32],
+    n_rows: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        in_tiles!(n_rows, [4, 2, 1], |row, R| float_tile::<FORMAT, R>(
+            panel,
+            x,
+            x.len() / n_rows,
+            out,
+            stride,
+            row
+        ))
+    }
+}
+
+/// `FORMAT` is 4 for f32, 2 for f16, 3 for bf16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn float_tile<const FORMAT: usize, const R: usize>(
+    panel: &[u8],
+    x: &[f32],
+    cols: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    let mut sums = [[_mm512_setzero_ps(); 4]; R];
+    // SAFETY: the panel has 16 values per input, and inputs exist in every row.
+    unsafe {
+        let weights = |k: usize| match FORMAT {
+            4 => _mm512_loadu_ps(panel.as_ptr().add(k * 64).cast()),
+            2 => _mm512_cvtph_ps(_mm256_loadu_si256(panel.as_ptr().add(k * 32).cast())),
+            _ => {
+                let bits = _mm256_loadu_si256(panel.as_ptr().add(k * 32).cast());
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+            }
+        };
+        let x = |r: usize, k: usize| _mm512_set1_ps(*x.as_ptr().add((row + r) * cols + k));
+        let quads = cols / 4 * 4;
+        for k in (0..quads).step_by(4) {
+            for j in 0..4 {
+                let w = weights(k + j);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    sums[j] = _mm512_fmadd_ps(w, x(r, k + j), sums[j]);
+                }
+            }
+        }
+        for k in quads..cols {
+            let w = weights(k);
+            for (r, sums) in sums.iter_mut().enumerate() {
+                sums[k - quads] = _mm512_fmadd_ps(w, x(r, k), sums[k - quads]);
+            }
+        }
+        store(sums, out, stride, row);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const R: usize>(sums: [[__m512; 4]; R], out: *mut f32, stride: usize, row: usize) {
+    for (r, [a, b, c, d]) in sums.into_iter().enumerate() {
+        let sum = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
+        // SAFETY: the caller owns 16 columns of these rows.
+        unsafe { _mm512_storeu_ps(out.add((row + r) * stride), sum) };
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn scores(heads: Heads, q: &[f32], keys: Keys<'_>, blocks: Range<usize>, out: &mut [f32]) {
+    // SAFETY: the caller checked that blocks, queries and scores lie inside their slices.
+    unsafe {
+        in_tiles!(heads.n, [8, 4, 2, 1], |row, R| scores_tile::<R>(
+            heads,
+            q,
+            keys,
+            blocks.clone(),
+            out,
+            row
+        ))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn scores_tile<const R: usize>(
+    heads: Heads,
+    q: &[f32],
+    keys: Keys<'_>,
+    blocks: Range<usize>,
+    out: &mut [f32],
+    head: usize,
+) {
+    let dim = heads.head_dim;
+    // SAFETY: as promised by the caller of `scores`.
+    unsafe {
+        for (i, block) in blocks.enumerate() {
+            let mut sums = [_mm512_setzero_ps(); R];
+            for d in 0..dim {
+                let at = (block * dim + d) * PANEL_ROWS;
+                let key = match keys {
+                    Keys::F16(k) => _mm512_cvtph_ps(_mm256_loadu_si256(k.as_ptr().add(at).cast())),
+                    Keys::Q8(k, _) => {
+                        let codes = _mm_loadu_si128(k.as_ptr().add(at).cast());
+                        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+                    }
+                };
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let q = _mm512_set1_ps(*q.as_ptr().add((head + r) * dim + d));
+                    *sum = _mm512_fmadd_ps(key, q, *sum);
+                }
+            }
+            for (r, mut sum) in sums.into_iter().enumerate() {
+                if let Keys::Q8(_, scales) = keys {
+                    let scale = _mm512_loadu_ps(scales.as_ptr().add(block * PANEL_ROWS));
+                    sum = _mm512_mul_ps(sum, scale);
+                }
+                let at = (head + r) * heads.stride + i * PANEL_ROWS;
+                _mm512_storeu_ps(out.as_mut_ptr().add(at), sum);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn values(
+    heads: Heads,
+    weights: &[f32],
+    values: Values<'_>,
+    positions: Range<usize>,
+    out: &mut [f32],
+) {
+    // SAFETY: the caller checked that positions, weights and outputs lie inside their slices.
+    unsafe {
+        in_tiles!(heads.n, [8, 4, 2, 1], |row, R| values_tile::<R>(
+            heads,
+            weights,
+            values,
+            positions.clone(),
+            out,
+            row
+        ))
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+unsafe fn values_tile<const R: usize>(
+    heads: Heads,
+    weights: &[f32],
+    values: Values<'_>,
+    positions: Range<usize>,
+    out: &mut [f32],
+    head: usize,
+) {
+    let dim = heads.head_dim;
+    // SAFETY: as promised by the caller of `values`; masks keep tails inside.
+    unsafe {
+        for d in (0..dim).step_by(16) {
+            let mask = if dim - d >= 16 { 0xffff } else { (1u16 << (dim - d)) - 1 };
+            let mut sums = [_mm512_setzero_ps(); R];
+            for (i, position) in positions.clone().enumerate() {
+                let at = position * dim + d;
+                let (value, scale) = match values {
+                    Values::F16(v) => {
+                        let bits = _mm256_maskz_loadu_epi16(mask, v.as_ptr().add(at).cast());
+                        (_mm512_cvtph_ps(bits), 1.0)
+                    }
+                    Values::Q8(v, scales) => {
+                        let codes = _mm_maskz_loadu_epi8(mask, v.as_ptr().add(at));
+                        let value = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+                        (value, *scales.as_ptr().add(position))
+                    }
+                };
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let weight = *weights.as_ptr().add((head + r) * heads.stride + i) * scale;
+                    *sum = _mm512_fmadd_ps(value, _mm512_set1_ps(weight), *sum);
+                }
+            }
+            for (r, sum) in sums.into_iter().enumerate() {
+                _mm512_mask_storeu_ps(out.as_mut_ptr().add((head + r) * dim + d), mask, sum);
+            }
+        }
+    }
+}

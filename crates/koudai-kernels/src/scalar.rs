@@ -1,0 +1,236 @@
+//! The readable reference and the definition of correct; runs everywhere.
+//!
+//! Start with [`matmul_q4`]. Every other table must produce the same integers; floats may differ by
+//! rounding, as the order of additions does.
+
+use std::ops::Range;
+
+use crate::matrix::{PANEL_ROWS, Q4_HEADER_BYTES, q8_scale_bytes};
+use crate::num::{bf16_to_f32, f16_to_f32};
+use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values};
+use crate::table::{ByKind, Heads, Kernels};
+use crate::vector;
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "scalar",
+    matmul_q8,
+    matmul_q4g32: matmul_q4::<32>,
+    matmul_q4g64: matmul_q4::<64>,
+    matmul_f32: ByKind {
+        f32: matmul_float::<4>,
+        f16: matmul_float::<2>,
+        bf16: matmul_float::<3>,
+        q8: matmul_f32_q8,
+        q4g32: matmul_f32_q4::<32>,
+        q4g64: matmul_f32_q4::<64>,
+    },
+    quantize: vector::quantize,
+    subtract_codes: vector::subtract_codes,
+    rms_norm: vector::rms_norm,
+    rope: vector::rope,
+    silu_mul: vector::silu_mul,
+    gelu_mul: vector::gelu_mul,
+    softmax: vector::softmax,
+    scores,
+    values,
+};
+
+fn half(bytes: &[u8], index: usize) -> f32 {
+    f16_to_f32(u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]))
+}
+
+/// Writes 16 outputs of one row.
+///
+/// # Safety
+/// `out + row · stride` must be valid for 16 writes.
+unsafe fn put(out: *mut f32, stride: usize, row: usize, values: [f32; PANEL_ROWS]) {
+    // SAFETY: the caller's promise.
+    unsafe { out.add(row * stride).cast::<[f32; PANEL_ROWS]>().write_unaligned(values) }
+}
+
+/// Writes the outputs of a row of codes; of two planes, keeps the first and writes their sum.
+///
+/// # Safety
+/// As for [`put`], for row `row / planes`.
+unsafe fn put_planes(
+    first: &mut [f32; PANEL_ROWS],
+    sums: [f32; PANEL_ROWS],
+    planes: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    if planes == 2 && row.is_multiple_of(2) {
+        *first = sums;
+        return;
+    }
+    let total = std::array::from_fn(|i| if planes == 2 { first[i] + sums[i] } else { sums[i] });
+    // SAFETY: the caller's promise.
+    unsafe { put(out, stride, row / planes, total) };
+}
+
+/// out = Σ over groups of (d · s) · Σ q·a + m · (s · Σ a), with s·a the 8-bit activations.
+unsafe fn matmul_q4<const GROUP: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+) {
+    let x_groups = x.cols / ACTIVATION_GROUP;
+    let mut first = [0.0; PANEL_ROWS];
+    for row in 0..x.n_codes {
+        let codes = &x.codes[row * x.cols..][..x.cols];
+        let scales = &x.scales[row * x_groups..][..x_groups];
+        let mins = &x.mins[row * x_groups..][..x_groups];
+        let mut sums = [0.0; PANEL_ROWS];
+        for (g, block) in panel.chunks_exact(Q4_HEADER_BYTES + GROUP * 8).enumerate() {
+            let (header, lines) = block.split_at(Q4_HEADER_BYTES);
+            for h in 0..GROUP / ACTIVATION_GROUP {
+                let xg = g * (GROUP / ACTIVATION_GROUP) + h;
+                let a = &codes[xg * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
+                let lines = &lines[h * 256..][..256];
+                for (lane, sum) in sums.iter_mut().enumerate() {
+                    let mut dot = 0i32;
+                    for (line, a) in lines.chunks_exact(64).zip(a.chunks_exact(8)) {
+                        for j in 0..4 {
+                            let byte = line[lane * 4 + j];
+                            dot += (byte & 15) as i32 * a[j] as i32;
+                            dot += (byte >> 4) as i32 * a[j + 4] as i32;
+                        }
+                    }
+                    *sum += half(header, lane) * scales[xg] * dot as f32;
+                    *sum += half(header, PANEL_ROWS + lane) * mins[xg];
+                }
+            }
+        }
+        // SAFETY: the caller owns the panel's 16 columns in every row.
+        unsafe { put_planes(&mut first, sums, x.planes, out, stride, row) };
+    }
+}
+
+/// out = Σ over groups of (d · s) · Σ (q − 128)·a.
+unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
+    let groups = x.cols / ACTIVATION_GROUP;
+    let (header, lines) = panel.split_at(q8_scale_bytes(x.cols));
+    let mut first = [0.0; PANEL_ROWS];
+    for row in 0..x.n_codes {
+        let mut sums = [0.0; PANEL_ROWS];
+        for g in 0..groups {
+            let a = &x.codes[row * x.cols + g * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                let mut dot = 0i32;
+                for (i, a) in a.iter().enumerate() {
+                    let q = lines[g * 512 + i / 4 * 64 + lane * 4 + i % 4];
+                    dot += (q as i32 - 128) * *a as i32;
+                }
+                *sum +=
+                    half(header, g * PANEL_ROWS + lane) * x.scales[row * groups + g] * dot as f32;
+            }
+        }
+        // SAFETY: as in `matmul_q4`.
+        unsafe { put_planes(&mut first, sums, x.planes, out, stride, row) };
+    }
+}
+
+/// Weights used exactly, activations in f32.
+unsafe fn matmul_f32_q4<const GROUP: usize>(
+    panel: &[u8],
+    x: &[f32],
+    n_rows: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    for (row, x) in x.chunks_exact(x.len() / n_rows).enumerate() {
+        let mut sums = [0.0; PANEL_ROWS];
+        for (block, x) in panel.chunks_exact(Q4_HEADER_BYTES + GROUP * 8).zip(x.chunks(GROUP)) {
+            let (header, lines) = block.split_at(Q4_HEADER_BYTES);
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                let (d, m) = (half(header, lane), half(header, PANEL_ROWS + lane));
+                for (i, x) in x.iter().enumerate() {
+                    let byte = lines[i / 8 * 64 + lane * 4 + i % 4];
+                    let q = if i % 8 < 4 { byte & 15 } else { byte >> 4 };
+                    *sum += (d * q as f32 + m) * x;
+                }
+            }
+        }
+        // SAFETY: as in `matmul_q4`.
+        unsafe { put(out, stride, row, sums) };
+    }
+}
+
+unsafe fn matmul_f32_q8(panel: &[u8], x: &[f32], n_rows: usize, out: *mut f32, stride: usize) {
+    let cols = x.len() / n_rows;
+    let (header, lines) = panel.split_at(q8_scale_bytes(cols));
+    for (row, x) in x.chunks_exact(cols).enumerate() {
+        let mut sums = [0.0; PANEL_ROWS];
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            for (i, x) in x.iter().enumerate() {
+                let q = lines[i / 4 * 64 + lane * 4 + i % 4];
+                *sum += half(header, i / 32 * PANEL_ROWS + lane) * (q as f32 - 128.0) * x;
+            }
+        }
+        // SAFETY: as in `matmul_q4`.
+        unsafe { put(out, stride, row, sums) };
+    }
+}
+
+/// Float weights; `FORMAT` is 4 for f32, 2 for f16, 3 for bf16.
+unsafe fn matmul_float<const FORMAT: usize>(
+    panel: &[u8],
+    x: &[f32],
+    n_rows: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    let bytes = if FORMAT == 4 { 4 } else { 2 };
+    for (row, x) in x.chunks_exact(x.len() / n_rows).enumerate() {
+        let mut sums = [0.0; PANEL_ROWS];
+        for (weights, x) in panel.chunks_exact(PANEL_ROWS * bytes).zip(x) {
+            for (w, sum) in weights.chunks_exact(bytes).zip(&mut sums) {
+                let w = match FORMAT {
+                    4 => f32::from_le_bytes([w[0], w[1], w[2], w[3]]),
+                    2 => half(w, 0),
+                    _ => bf16_to_f32(u16::from_le_bytes([w[0], w[1]])),
+                };
+                *sum += w * x;
+            }
+        }
+        // SAFETY: as in `matmul_q4`.
+        unsafe { put(out, stride, row, sums) };
+    }
+}
+
+fn scores(heads: Heads, q: &[f32], keys: Keys<'_>, blocks: Range<usize>, scores: &mut [f32]) {
+    for (q, scores) in q.chunks_exact(heads.head_dim).zip(scores.chunks_exact_mut(heads.stride)) {
+        for (block, scores) in blocks.clone().zip(scores.chunks_exact_mut(PANEL_ROWS)) {
+            for (lane, score) in scores.iter_mut().enumerate() {
+                let key = |d: usize| (block * heads.head_dim + d) * PANEL_ROWS + lane;
+                *score = match keys {
+                    Keys::F16(k) => {
+                        q.iter().enumerate().map(|(d, q)| q * f16_to_f32(k[key(d)])).sum()
+                    }
+                    Keys::Q8(k, s) => {
+                        let dot: f32 =
+                            q.iter().enumerate().map(|(d, q)| q * k[key(d)] as f32).sum();
+                        dot * s[block * PANEL_ROWS + lane]
+                    }
+                };
+            }
+        }
+    }
+}
+
+fn values(heads: Heads, weights: &[f32], v: Values<'_>, positions: Range<usize>, out: &mut [f32]) {
+    let dim = heads.head_dim;
+    for (weights, out) in weights.chunks_exact(heads.stride).zip(out.chunks_exact_mut(dim)) {
+        out.fill(0.0);
+        for (position, weight) in positions.clone().zip(weights) {
+            for (d, out) in out.iter_mut().enumerate() {
+                *out += match v {
+                    Values::F16(v) => weight * f16_to_f32(v[position * dim + d]),
+                    Values::Q8(v, s) => weight * s[position] * v[position * dim + d] as f32,
+                };
+            }
+        }
+    }
+}
