@@ -204,7 +204,7 @@ fn map_tensors(
 }
 
 /// True for the RMS norms of the model.
-fn is_norm(role: Role) -> bool {
+pub(crate) fn is_norm(role: Role) -> bool {
     matches!(
         role,
         Role::FinalNorm
