@@ -2,7 +2,7 @@
 //!
 //! Speed and memory don't depend on weight values, and tests of the engine need models of every
 //! shape: both start here. The same specification gives the same bytes on every machine. Start with
-//! [`write`].
+//! [`write()`].
 
 use std::path::Path;
 
