@@ -1,1 +1,64 @@
-fn main() {}
+//! The `koudai` command: parses, calls, prints. It has no logic of its own.
+//!
+//! Exit status: 0 done, 1 failed with one line on standard error, 2 wrong usage, 130 interrupted.
+//! Start with [`Command`]; each command is a file in `commands/`.
+
+mod args;
+mod commands;
+mod interrupt;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "koudai", version, about = "Makes, ships and runs small language models, offline")]
+#[command(after_help = "Examples:\n  koudai chat\n  koudai run -p 'The capital of France is'\n  \
+                        koudai convert model.gguf -o model.koudai")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Pull(commands::pull::Args),
+    Models(commands::models::Args),
+    Chat(commands::chat::Args),
+    Run(commands::run::Args),
+    Tokens(commands::tokens::Args),
+    Score(commands::score::Args),
+    Perplexity(commands::perplexity::Args),
+    Inspect(commands::inspect::Args),
+    Convert(commands::convert::Args),
+    Bench(commands::bench::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    interrupt::install();
+    let result = match cli.command {
+        Command::Pull(args) => commands::pull::run(&args),
+        Command::Models(args) => commands::models::run(&args),
+        Command::Chat(args) => commands::chat::run(&args),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Tokens(args) => commands::tokens::run(&args),
+        Command::Score(args) => commands::score::run(&args),
+        Command::Perplexity(args) => commands::perplexity::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Convert(args) => commands::convert::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+    };
+    match result {
+        _ if interrupt::requested() => ExitCode::from(130),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line, whatever an underlying message holds.
+            let text = format!("{error:#}").replace(['\n', '\r'], " ");
+            eprintln!("error: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}

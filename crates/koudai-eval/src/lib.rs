@@ -1,1 +1,12 @@
-//! Placeholder until the next commit.
+//! Measures models and machines through the engine's public interface.
+//!
+//! [`perplexity`](mod@perplexity) says how well a model predicts a text and how far two models are
+//! apart; [`bench`](mod@bench) how fast the engine is and how much memory it takes.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod bench;
+pub mod machine;
+pub mod npy;
+pub mod perplexity;

@@ -4,6 +4,8 @@
 //! `vpmaddubsw` can't saturate and 8 of its results still fit 16 bits: one group of 32 inputs is
 //! summed in 16 bits and widened once.
 
+#![allow(clippy::needless_range_loop)] // `side` is a half of the panel, not just an index
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -33,6 +35,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
         q4g64: matmul_f32_q4::<64>,
     },
     quantize: vector::quantize,
+    subtract_codes: vector::subtract_codes,
     rms_norm: vector::rms_norm,
     rope: vector::rope,
     silu_mul: vector::silu_mul,
@@ -61,7 +64,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
+        in_tiles!(x.n_codes, [4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
     }
 }
 
@@ -119,9 +122,28 @@ unsafe fn q4_tile<const GROUP: usize, const R: usize>(
                 xg += 1;
             }
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            _mm256_storeu_ps(out.add((row + r) * stride), sum[0]);
-            _mm256_storeu_ps(out.add((row + r) * stride + 8), sum[1]);
+        store_planes(sums, x.planes, out, stride, row);
+    }
+}
+
+/// Stores a tile of rows, or of the sums of pairs if rows come in two planes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store_planes<const R: usize>(
+    sums: [[__m256; 2]; R],
+    planes: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    for r in (0..R).step_by(planes) {
+        for side in 0..2 {
+            let mut sum = sums[r][side];
+            if planes == 2 {
+                sum = _mm256_add_ps(sum, sums[(r + 1) % R][side]);
+            }
+            // SAFETY: the caller owns 16 columns of these rows.
+            unsafe { _mm256_storeu_ps(out.add((row + r) / planes * stride + side * 8), sum) };
         }
     }
 }
@@ -129,7 +151,7 @@ unsafe fn q4_tile<const GROUP: usize, const R: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe { in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
+    unsafe { in_tiles!(x.n_codes, [4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
 }
 
 #[inline]
@@ -172,10 +194,7 @@ unsafe fn q8_tile<const R: usize>(
                 }
             }
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            _mm256_storeu_ps(out.add((row + r) * stride), sum[0]);
-            _mm256_storeu_ps(out.add((row + r) * stride + 8), sum[1]);
-        }
+        store_planes(sums, x.planes, out, stride, row);
     }
 }
 

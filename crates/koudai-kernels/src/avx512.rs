@@ -37,6 +37,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
         q4g64: matmul_f32_q4::<64>,
     },
     quantize: vector::quantize,
+    subtract_codes: vector::subtract_codes,
     rms_norm: vector::rms_norm,
     rope: vector::rope,
     silu_mul: vector::silu_mul,
@@ -57,7 +58,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
+        in_tiles!(x.n_codes, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
     }
 }
 
@@ -117,16 +118,31 @@ unsafe fn q4_tile<const GROUP: usize, const R: usize>(
                 xg += 1;
             }
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            _mm512_storeu_ps(out.add((row + r) * stride), sum);
-        }
+        store_planes(sums, x.planes, out, stride, row);
+    }
+}
+
+/// Stores a tile of rows, or of the sums of pairs if rows come in two planes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_planes<const R: usize>(
+    sums: [__m512; R],
+    planes: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    for r in (0..R).step_by(planes) {
+        let sum = if planes == 2 { _mm512_add_ps(sums[r], sums[(r + 1) % R]) } else { sums[r] };
+        // SAFETY: the caller owns 16 columns of these rows.
+        unsafe { _mm512_storeu_ps(out.add((row + r) / planes * stride), sum) };
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe { in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
+    unsafe { in_tiles!(x.n_codes, [8, 4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
 }
 
 #[inline]
@@ -175,9 +191,7 @@ unsafe fn q8_tile<const R: usize>(
             }
             at = at.add(512);
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            _mm512_storeu_ps(out.add((row + r) * stride), sum);
-        }
+        store_planes(sums, x.planes, out, stride, row);
     }
 }
 

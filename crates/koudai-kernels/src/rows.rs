@@ -10,9 +10,14 @@ use crate::matrix::PANEL_ROWS;
 pub const ACTIVATION_GROUP: usize = 32;
 
 /// Activations rounded to 8 bits: `x ≈ scale · code` in groups of [`ACTIVATION_GROUP`].
+///
+/// With two planes, each row is followed by one that holds what rounding left over, in the same
+/// form: together they have some 15 bits, for twice the products.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizedRows<'a> {
-    pub(crate) n_rows: usize,
+    /// Rows of codes: of all planes.
+    pub(crate) n_codes: usize,
+    pub(crate) planes: usize,
     pub(crate) cols: usize,
     pub(crate) codes: &'a [i8],
     pub(crate) scales: &'a [f32],
@@ -21,21 +26,27 @@ pub struct QuantizedRows<'a> {
 }
 
 impl<'a> QuantizedRows<'a> {
-    /// `n_rows` rows of `cols` codes, and per row `cols / 32` scales, sums of codes, and scale · sum.
-    /// Panics if a length disagrees.
+    /// Rows of `cols` codes in one or two `planes`, and per row of codes `cols / 32` scales, sums of
+    /// codes, and scale · sum. Panics if a length disagrees.
     pub fn new(
-        n_rows: usize,
+        planes: usize,
         cols: usize,
         codes: &'a [i8],
         scales: &'a [f32],
         sums: &'a [i32],
         mins: &'a [f32],
     ) -> QuantizedRows<'a> {
-        let groups = cols / ACTIVATION_GROUP;
-        assert!(cols.is_multiple_of(ACTIVATION_GROUP) && codes.len() == n_rows * cols);
-        assert!(scales.len() == n_rows * groups);
+        assert!(cols > 0 && cols.is_multiple_of(ACTIVATION_GROUP) && (1..=2).contains(&planes));
+        let n_codes = codes.len() / cols;
+        assert!(codes.len() == n_codes * cols && n_codes.is_multiple_of(planes));
+        assert!(scales.len() == n_codes * (cols / ACTIVATION_GROUP));
         assert!(sums.len() == scales.len() && mins.len() == scales.len());
-        QuantizedRows { n_rows, cols, codes, scales, sums, mins }
+        QuantizedRows { n_codes, planes, cols, codes, scales, sums, mins }
+    }
+
+    /// Rows of activations.
+    pub fn n_rows(&self) -> usize {
+        self.n_codes / self.planes
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
         q4g64: matmul_f32_q4::<64>,
     },
     quantize: vector::quantize,
+    subtract_codes: vector::subtract_codes,
     rms_norm: vector::rms_norm,
     rope: vector::rope,
     silu_mul: vector::silu_mul,
@@ -47,6 +48,27 @@ unsafe fn put(out: *mut f32, stride: usize, row: usize, values: [f32; PANEL_ROWS
     unsafe { out.add(row * stride).cast::<[f32; PANEL_ROWS]>().write_unaligned(values) }
 }
 
+/// Writes the outputs of a row of codes; of two planes, keeps the first and writes their sum.
+///
+/// # Safety
+/// As for [`put`], for row `row / planes`.
+unsafe fn put_planes(
+    first: &mut [f32; PANEL_ROWS],
+    sums: [f32; PANEL_ROWS],
+    planes: usize,
+    out: *mut f32,
+    stride: usize,
+    row: usize,
+) {
+    if planes == 2 && row.is_multiple_of(2) {
+        *first = sums;
+        return;
+    }
+    let total = std::array::from_fn(|i| if planes == 2 { first[i] + sums[i] } else { sums[i] });
+    // SAFETY: the caller's promise.
+    unsafe { put(out, stride, row / planes, total) };
+}
+
 /// out = Σ over groups of (d · s) · Σ q·a + m · (s · Σ a), with s·a the 8-bit activations.
 unsafe fn matmul_q4<const GROUP: usize>(
     panel: &[u8],
@@ -55,7 +77,8 @@ unsafe fn matmul_q4<const GROUP: usize>(
     stride: usize,
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
-    for row in 0..x.n_rows {
+    let mut first = [0.0; PANEL_ROWS];
+    for row in 0..x.n_codes {
         let codes = &x.codes[row * x.cols..][..x.cols];
         let scales = &x.scales[row * x_groups..][..x_groups];
         let mins = &x.mins[row * x_groups..][..x_groups];
@@ -81,7 +104,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
             }
         }
         // SAFETY: the caller owns the panel's 16 columns in every row.
-        unsafe { put(out, stride, row, sums) };
+        unsafe { put_planes(&mut first, sums, x.planes, out, stride, row) };
     }
 }
 
@@ -89,7 +112,8 @@ unsafe fn matmul_q4<const GROUP: usize>(
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     let groups = x.cols / ACTIVATION_GROUP;
     let (header, lines) = panel.split_at(q8_scale_bytes(x.cols));
-    for row in 0..x.n_rows {
+    let mut first = [0.0; PANEL_ROWS];
+    for row in 0..x.n_codes {
         let mut sums = [0.0; PANEL_ROWS];
         for g in 0..groups {
             let a = &x.codes[row * x.cols + g * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
@@ -104,7 +128,7 @@ unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: 
             }
         }
         // SAFETY: as in `matmul_q4`.
-        unsafe { put(out, stride, row, sums) };
+        unsafe { put_planes(&mut first, sums, x.planes, out, stride, row) };
     }
 }
 

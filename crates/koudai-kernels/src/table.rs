@@ -14,6 +14,9 @@ pub(crate) type MatmulQuantized = unsafe fn(&[u8], &QuantizedRows<'_>, *mut f32,
 /// One panel of weights times f32 rows: `(panel, rows, n_rows, out, out_stride)`.
 pub(crate) type MatmulF32 = unsafe fn(&[u8], &[f32], usize, *mut f32, usize);
 
+/// Rounds a row to 8 bits: `(x, codes, scales, sums, mins)`.
+pub(crate) type Quantize = unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]);
+
 /// A panel kernel for each way in which weights are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct ByKind<F> {
@@ -54,7 +57,8 @@ pub struct Kernels {
     pub(crate) matmul_q4g32: MatmulQuantized,
     pub(crate) matmul_q4g64: MatmulQuantized,
     pub(crate) matmul_f32: ByKind<MatmulF32>,
-    pub(crate) quantize: unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]),
+    pub(crate) quantize: Quantize,
+    pub(crate) subtract_codes: unsafe fn(&mut [f32], &[i8], &[f32]),
     pub(crate) rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) rope: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) silu_mul: unsafe fn(&mut [f32], &[f32]),
@@ -131,7 +135,7 @@ impl Kernels {
                 }
             }
             Rows::Quantized(x) => {
-                assert!(x.n_rows == n_rows && x.cols == w.cols(), "activation rows");
+                assert!(x.n_rows() == n_rows && x.cols == w.cols(), "activation rows");
                 let kernel = match w.kind() {
                     Kind::Q8 => self.matmul_q8,
                     Kind::Q4G32 => self.matmul_q4g32,
@@ -162,6 +166,13 @@ impl Kernels {
         assert!(scales.len() == groups && sums.len() == groups && mins.len() == groups);
         // SAFETY: the processor runs this table; lengths were checked.
         unsafe { (self.quantize)(x, codes, scales, sums, mins) }
+    }
+
+    /// What rounding left over: `x -= scale · code`. Panics if a length disagrees.
+    pub fn subtract_codes(&self, x: &mut [f32], codes: &[i8], scales: &[f32]) {
+        assert!(codes.len() == x.len() && scales.len() == x.len() / ACTIVATION_GROUP);
+        // SAFETY: as in `quantize`.
+        unsafe { (self.subtract_codes)(x, codes, scales) }
     }
 
     /// `out = x / sqrt(mean(x²) + eps) · w`.

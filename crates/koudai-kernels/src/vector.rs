@@ -84,7 +84,7 @@ pub(crate) fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
         let x = *g;
         // (1 + tanh(y)) / 2 = 1 / (1 + exp(-2y)), with y = sqrt(2/π) · (x + 0.044715 x³).
-        let y2 = 1.595_769_1 * (x + 0.044_715 * (x * x * x));
+        let y2 = 1.595_769 * (x + 0.044_715 * (x * x * x));
         *g = x / (1.0 + exp(-y2)) * u;
     }
 }
@@ -155,6 +155,16 @@ pub(crate) fn quantize(
     }
 }
 
+#[inline(always)]
+pub(crate) fn subtract_codes(x: &mut [f32], codes: &[i8], scales: &[f32]) {
+    let groups = x.chunks_exact_mut(ACTIVATION_GROUP).zip(codes.chunks_exact(ACTIVATION_GROUP));
+    for ((x, codes), scale) in groups.zip(scales) {
+        for (x, code) in x.iter_mut().zip(codes) {
+            *x -= *code as f32 * scale;
+        }
+    }
+}
+
 /// Wraps the functions above for one instruction set, in a module `vector` beside the table.
 macro_rules! for_isa {
     ($features:literal) => {
@@ -180,6 +190,10 @@ macro_rules! for_isa {
             #[target_feature(enable = $features)]
             pub(super) fn softmax(x: &mut [f32]) {
                 generic::softmax(x)
+            }
+            #[target_feature(enable = $features)]
+            pub(super) fn subtract_codes(x: &mut [f32], codes: &[i8], scales: &[f32]) {
+                generic::subtract_codes(x, codes, scales)
             }
             #[target_feature(enable = $features)]
             pub(super) fn quantize(

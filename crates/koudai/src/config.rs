@@ -240,6 +240,12 @@ impl Config {
             .sum()
     }
 
+    /// Values in all norms and biases.
+    pub(crate) fn n_vector_values(&self) -> usize {
+        let size = |shape: &Shape| if let Shape::Vector(n) = shape { *n } else { 0 };
+        self.tensors().iter().map(|(_, shape)| size(shape)).sum()
+    }
+
     /// Checks ranges and that parts fit together; `Err` names the field and its value.
     pub fn validate(&self) -> Result<(), String> {
         range("dim", self.dim, 1, MAX_DIM)?;

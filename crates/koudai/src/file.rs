@@ -308,9 +308,21 @@ impl ModelFile {
         }
     }
 
+    /// Where a tensor lies. Panics if the configuration has no such tensor.
+    pub fn tensor(&self, id: TensorId) -> &TensorInfo {
+        &self.tensors[self.by_id[&id]]
+    }
+
+    /// A tensor's stored bytes.
+    pub fn tensor_bytes(&self, info: &TensorInfo) -> SharedBytes {
+        self.weights
+            .slice(info.offset..info.offset + info.len)
+            .expect("checked when the file was opened")
+    }
+
     /// A matrix of the model. Panics if the configuration has no such matrix.
     pub fn matrix(&self, id: TensorId) -> Matrix<'_> {
-        let info = &self.tensors[self.by_id[&id]];
+        let info = self.tensor(id);
         let Shape::Matrix { rows, cols } = info.shape else { panic!("{id} is a vector") };
         let data = &self.weights[info.offset..info.offset + info.len];
         Matrix::new(info.kind, rows, cols, data).expect("checked when the file was opened")
@@ -318,7 +330,7 @@ impl ModelFile {
 
     /// A vector of the model, copied out. Panics if the configuration has no such vector.
     pub fn vector(&self, id: TensorId) -> Vec<f32> {
-        let info = &self.tensors[self.by_id[&id]];
+        let info = self.tensor(id);
         assert!(matches!(info.shape, Shape::Vector(_)), "{id} is a matrix");
         let data = &self.weights[info.offset..info.offset + info.len];
         data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()

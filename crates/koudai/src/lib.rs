@@ -2,16 +2,62 @@
 //!
 //! It knows the file, the tokenizer, chat templates, the forward pass, sampling and sessions. It
 //! doesn't know Hugging Face, GGUF, HTTP or async, and no model by name: a model is data
-//! ([`Config`]).
+//! ([`Config`]). Start with [`Engine::open`] and [`Session::generate`].
+//!
+//! ```no_run
+//! use koudai::{Engine, GenerateParams, OpenOptions, Session, SessionOptions};
+//! use koudai::tokenizer::Special;
+//!
+//! let engine = Engine::open("model.koudai".as_ref(), &OpenOptions::default())?;
+//! let mut session = Session::new(&engine, &SessionOptions::default())?;
+//! let prompt = engine.tokenizer().encode_prompt("The capital of France is", Special::Text);
+//! let params = GenerateParams { max_tokens: 16, ..Default::default() };
+//! let generation = session.generate(&prompt, &params, |_, text| {
+//!     print!("{text}");
+//!     std::ops::ControlFlow::Continue(())
+//! })?;
+//! println!("\n{} tokens", generation.tokens.len());
+//! # Ok::<(), koudai::Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod bytes;
+pub mod chat;
 mod codec;
 pub mod config;
+mod engine;
+mod error;
 pub mod file;
+mod forward;
+mod kv;
+mod pool;
+pub mod sampler;
+pub mod session;
+mod stop;
+pub mod template;
 pub mod tokenizer;
+mod weights;
 
+pub use chat::{Chat, Reply};
 pub use config::{Activation, Config, LayerConfig, Role, Shape, TensorId};
+pub use engine::{Engine, MemoryPlan, OpenOptions};
+pub use error::Error;
 pub use koudai_kernels as kernels;
+pub use kv::KvKind;
+pub use sampler::SamplingParams;
+pub use session::{
+    CancelToken, Flow, GenerateParams, Generation, Session, SessionOptions, StopReason, TokenScore,
+};
+
+/// Arithmetic where weights are quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Precision {
+    /// Activations rounded to 8 bits in groups of 32, integer products: fast.
+    #[default]
+    Auto = 0,
+    /// Activations in f32, weights used exactly: the reference for measuring.
+    F32 = 1,
+}

@@ -17,7 +17,8 @@ mod section;
 mod spec;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
@@ -48,6 +49,7 @@ pub struct Tokenizer {
     bytes: Box<[Option<u32>; 256]>,      // token of each byte
     ascii: Box<[Option<u32>; 128]>,      // token of each ASCII character
     characters: Vec<(char, u32)>,        // tokens of the other single characters, ascending
+    controls: Matcher,                   // all spellings of control tokens
     control_parts: Vec<(u32, [u32; 2])>, // control tokens that merges could make, ascending
 }
 
@@ -59,6 +61,7 @@ impl Tokenizer {
         let mut tokenizer = Self {
             raw: Matcher::new(Vec::new())?,
             normalized: Matcher::new(Vec::new())?,
+            controls: Matcher::new(Vec::new())?,
             bytes: Box::new([None; 256]),
             ascii: Box::new([None; 128]),
             characters: Vec::new(),
@@ -67,9 +70,13 @@ impl Tokenizer {
         };
         let mut raw = Vec::new();
         let mut normalized = Vec::new();
+        let mut controls = Vec::new();
         for id in 0..view.n_tokens() {
             tokenizer.note_symbol(&view, id)?;
             let piece = view.piece(id);
+            if view.matched(id) != Matched::Never && view.kind(id).is_special() {
+                controls.push((piece.into(), id));
+            }
             match view.matched(id) {
                 Matched::Never => {}
                 Matched::Raw => raw.push((piece.into(), id)),
@@ -83,6 +90,7 @@ impl Tokenizer {
         tokenizer.characters.sort_unstable();
         tokenizer.raw = Matcher::new(raw)?;
         tokenizer.normalized = Matcher::new(normalized)?;
+        tokenizer.controls = Matcher::new(controls)?;
         // Any way to make it will do: its parts spell it.
         let made = view.merges().filter(|m| view.kind(m.result).is_special());
         tokenizer.control_parts = made.map(|m| (m.result, [m.left, m.right])).collect();
@@ -147,6 +155,92 @@ impl Tokenizer {
             ids,
         };
         encoder.raw_text(text);
+    }
+
+    /// The ids of a text of which some ranges of bytes, ascending, come from strangers.
+    ///
+    /// A spelling becomes its control token only where none of its bytes is in such a range. If
+    /// the ranges hold no part of a control token's spelling, the ids are those of
+    /// [`Special::Parse`] on the whole text. Nothing is added.
+    pub fn encode_mixed(&self, text: &str, untrusted: &[Range<usize>]) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 1);
+        let mut done = 0;
+        for (id, cut) in self.trusted_controls(text, untrusted) {
+            self.encode_into(&text[done..cut.start], Special::Text, &mut ids);
+            ids.push(id);
+            done = cut.end;
+        }
+        self.encode_into(&text[done..], Special::Text, &mut ids);
+        ids
+    }
+
+    /// The control tokens spelled in `text` by trusted bytes alone, and where.
+    pub(crate) fn trusted_controls(
+        &self,
+        text: &str,
+        untrusted: &[Range<usize>],
+    ) -> Vec<(u32, Range<usize>)> {
+        let view = self.section.view();
+        let bytes = text.as_bytes();
+        let mut found = Vec::new();
+        let mut ranges = untrusted;
+        let mut at = 0;
+        while at < bytes.len() {
+            while ranges.first().is_some_and(|range| range.end <= at) {
+                ranges = &ranges[1..];
+            }
+            let trusted_end = ranges.first().map_or(bytes.len(), |range| range.start.max(at));
+            let control = self.controls.longest_where(&bytes[at..], |_, len| {
+                let spelling = &bytes[at..at + len];
+                at + len <= trusted_end && !spelling.iter().all(u8::is_ascii_whitespace)
+            });
+            // Other tokens hide control tokens inside them, as they do in any text.
+            let ordinary = |id, _| !view.kind(id).is_special();
+            let other = self.raw.longest_where(&bytes[at..], ordinary);
+            at += match (control, other) {
+                (Some((id, len)), other) if other.is_none_or(|(_, other)| other < len) => {
+                    found.push((id, at..at + len));
+                    len
+                }
+                (_, Some((_, len))) => len,
+                _ => 1,
+            };
+        }
+        found
+    }
+
+    /// The characters of control tokens' spellings, spaces aside.
+    pub(crate) fn control_characters(&self) -> BTreeSet<char> {
+        let spellings = self.controls.spellings();
+        let text = spellings.filter_map(|spelling| std::str::from_utf8(spelling).ok());
+        text.flat_map(str::chars).filter(|c| !c.is_whitespace()).collect()
+    }
+
+    /// Where in `text` a character must be kept from helping to spell a control token: the starts
+    /// of such spellings, of what the end of `text` has of one, and of what its start has.
+    pub(crate) fn control_starts(&self, text: &str) -> Vec<usize> {
+        let bytes = text.as_bytes();
+        let visible = |range: Range<usize>| {
+            let found = text[range.clone()].find(|c: char| !c.is_whitespace());
+            found.map(|at| range.start + at)
+        };
+        let within = self.controls.spellings().any(|spelling| {
+            spelling.windows(bytes.len().max(1)).any(|part| part == bytes)
+                || (1..spelling.len()).any(|cut| bytes.starts_with(&spelling[cut..]))
+        });
+        let mut starts: Vec<usize> = Vec::new();
+        if within {
+            starts.extend(visible(0..text.len()));
+        }
+        for (at, _) in text.char_indices() {
+            let whole = self.controls.longest_at(&bytes[at..]).map(|(_, len)| at + len);
+            let near_end = bytes.len() - at < matcher::MAX_SPELLING;
+            let cut = (near_end && self.controls.continues(&bytes[at..])).then_some(bytes.len());
+            starts.extend(whole.or(cut).and_then(|end| visible(at..end)));
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        starts
     }
 
     /// The text of `ids`; with `skip_control`, control tokens give none. Ids outside the
@@ -428,4 +522,4 @@ fn normalize(normalizer: Normalizer, text: &str) -> Cow<'_, str> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

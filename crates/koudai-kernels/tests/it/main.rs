@@ -28,7 +28,7 @@ impl Random {
 }
 
 struct Quantized {
-    n_rows: usize,
+    planes: usize,
     cols: usize,
     codes: Vec<i8>,
     scales: Vec<f32>,
@@ -37,23 +37,28 @@ struct Quantized {
 }
 
 impl Quantized {
-    fn new(kernels: &Kernels, x: &[f32], cols: usize) -> Quantized {
-        let n_rows = x.len() / cols;
-        let groups = x.len() / 32;
-        let mut q = Quantized {
-            n_rows,
-            cols,
-            codes: vec![0; x.len()],
-            scales: vec![0.0; groups],
-            sums: vec![0; groups],
-            mins: vec![0.0; groups],
-        };
-        kernels.quantize(x, &mut q.codes, &mut q.scales, &mut q.sums, &mut q.mins);
+    fn new(kernels: &Kernels, x: &[f32], cols: usize, planes: usize) -> Quantized {
+        let (codes, scales, sums, mins) = (vec![], vec![], vec![], vec![]);
+        let mut q = Quantized { planes, cols, codes, scales, sums, mins };
+        for row in x.chunks_exact(cols) {
+            let mut row = row.to_vec();
+            for _ in 0..planes {
+                let mut codes = vec![0; cols];
+                let mut scales = vec![0.0; cols / 32];
+                let (mut sums, mut mins) = (vec![0; cols / 32], vec![0.0; cols / 32]);
+                kernels.quantize(&row, &mut codes, &mut scales, &mut sums, &mut mins);
+                kernels.subtract_codes(&mut row, &codes, &scales);
+                q.codes.extend(codes);
+                q.scales.extend(scales);
+                q.sums.extend(sums);
+                q.mins.extend(mins);
+            }
+        }
         q
     }
     fn rows(&self) -> Rows<'_> {
         Rows::Quantized(QuantizedRows::new(
-            self.n_rows,
+            self.planes,
             self.cols,
             &self.codes,
             &self.scales,
@@ -128,11 +133,19 @@ fn matmul_equals_the_scalar_reference() {
                 if extreme {
                     x.iter_mut().for_each(|v| *v = if *v < 0.0 { -3.0 } else { 3.0 });
                 }
-                let quantized = (kind.is_quantized()).then(|| Quantized::new(scalar, &x, cols));
-                let inputs = [Some(Rows::F32(&x)), quantized.as_ref().map(|q| q.rows())];
-                for input in inputs.into_iter().flatten() {
+                let exact = multiply(scalar, &w, Rows::F32(&x), n_rows);
+                let planes = if kind.is_quantized() { 2 } else { 0 };
+                let quantized: Vec<Quantized> =
+                    (1..=planes).map(|p| Quantized::new(scalar, &x, cols, p)).collect();
+                let inputs = quantized.iter().map(|q| q.rows());
+                for (planes, input) in [Rows::F32(&x)].into_iter().chain(inputs).enumerate() {
                     let want = multiply(scalar, &w, input, n_rows);
                     let size = want.iter().fold(0.0f32, |a, b| a.max(b.abs())).max(1e-3);
+                    // One plane has 8 bits, two have 15.
+                    let tolerance = [1e-5, 0.03, 3e-4][planes] * size;
+                    for (want, exact) in want.iter().zip(&exact) {
+                        assert!((want - exact).abs() < tolerance, "{planes}: {want}, not {exact}");
+                    }
                     for kernels in Kernels::available() {
                         let got = multiply(kernels, &w, input, n_rows);
                         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -159,16 +172,16 @@ fn a_row_does_not_depend_on_its_batch() {
             let data = random_matrix(&mut random, kind, rows, cols, false);
             let w = Matrix::new(kind, rows, cols, &data).unwrap();
             let x = random.floats(19 * cols);
-            for quantize in [false, true] {
-                if quantize && !kind.is_quantized() {
+            for planes in 0..3 {
+                if planes > 0 && !kind.is_quantized() {
                     continue;
                 }
                 let run = |x: &[f32]| {
                     let n = x.len() / cols;
-                    if !quantize {
+                    if planes == 0 {
                         return multiply(kernels, &w, Rows::F32(x), n);
                     }
-                    multiply(kernels, &w, Quantized::new(kernels, x, cols).rows(), n)
+                    multiply(kernels, &w, Quantized::new(kernels, x, cols, planes).rows(), n)
                 };
                 let together = run(&x);
                 let alone: Vec<f32> = x.chunks(cols).flat_map(run).collect();
@@ -206,7 +219,7 @@ fn element_wise_work_has_the_same_bits_everywhere() {
             same(&|k| changed(&|x| k.gelu_mul(x, &y)));
             same(&|k| changed(&|x| k.softmax(x)));
             if n % 32 == 0 {
-                let (a, b) = (Quantized::new(kernels, &x, n), Quantized::new(scalar, &x, n));
+                let (a, b) = (Quantized::new(kernels, &x, n, 2), Quantized::new(scalar, &x, n, 2));
                 assert_eq!(a.codes, b.codes);
                 assert_eq!(a.sums, b.sums);
                 assert_eq!((a.scales, a.mins), (b.scales, b.mins));
@@ -223,7 +236,7 @@ fn quantized_rows_are_within_half_a_step() {
     x[64..96].iter_mut().for_each(|v| *v *= 1e-35);
     x[96..128].iter_mut().for_each(|v| *v *= 1e30);
     for kernels in Kernels::available() {
-        let q = Quantized::new(kernels, &x, 320);
+        let q = Quantized::new(kernels, &x, 320, 1);
         for (i, (x, code)) in x.iter().zip(&q.codes).enumerate() {
             let scale = q.scales[i / 32];
             assert!((x - scale * *code as f32).abs() <= scale * 0.501 + 1e-30, "value {i}");
@@ -233,7 +246,7 @@ fn quantized_rows_are_within_half_a_step() {
     // Nonsense in, no crash out.
     let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX].repeat(8);
     for kernels in Kernels::available() {
-        Quantized::new(kernels, &odd, 32);
+        Quantized::new(kernels, &odd, 32, 2);
     }
 }
 

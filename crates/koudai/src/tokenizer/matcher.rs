@@ -38,6 +38,15 @@ impl Matcher {
 
     /// The id and length of the longest spelling that `text` starts with.
     pub(super) fn longest_at(&self, text: &[u8]) -> Option<(u32, usize)> {
+        self.longest_where(text, |_, _| true)
+    }
+
+    /// The longest spelling that `text` starts with of those that `allowed` (id, length) allows.
+    pub(super) fn longest_where(
+        &self,
+        text: &[u8],
+        allowed: impl Fn(u32, usize) -> bool,
+    ) -> Option<(u32, usize)> {
         let first = *text.first()? as usize;
         let mut low = self.starts[first] as usize;
         let mut high = self.starts[first + 1] as usize;
@@ -45,16 +54,15 @@ impl Matcher {
         let mut found = None;
         // Here spellings[low..high] are those that share text[..depth], shortest first.
         while low < high {
+            let (shortest, id) = &self.spellings[low];
             if high - low == 1 {
-                let (spelling, id) = &self.spellings[low];
-                return if text.starts_with(spelling) {
-                    Some((*id, spelling.len()))
-                } else {
-                    found
-                };
+                let matches = text.starts_with(shortest) && allowed(*id, shortest.len());
+                return if matches { Some((*id, shortest.len())) } else { found };
             }
-            if self.spellings[low].0.len() == depth {
-                found = Some((self.spellings[low].1, depth));
+            if shortest.len() == depth {
+                if allowed(*id, depth) {
+                    found = Some((*id, depth));
+                }
                 low += 1;
             }
             let Some(&byte) = text.get(depth) else { break };
@@ -65,6 +73,17 @@ impl Matcher {
             depth += 1;
         }
         found
+    }
+
+    /// Whether some spelling starts with all of `text` and goes on.
+    pub(super) fn continues(&self, text: &[u8]) -> bool {
+        let at = self.spellings.partition_point(|(spelling, _)| **spelling <= *text);
+        self.spellings.get(at).is_some_and(|(spelling, _)| spelling.starts_with(text))
+    }
+
+    /// All spellings.
+    pub(super) fn spellings(&self) -> impl Iterator<Item = &[u8]> {
+        self.spellings.iter().map(|(spelling, _)| &**spelling)
     }
 
     /// The first spelling at or after `from`, longest there: (id, start, end).
@@ -94,6 +113,9 @@ mod tests {
         assert_eq!(m.next("x<a<ab>é".as_bytes(), 0), Some((4, 3, 7)));
         assert_eq!(m.next("x<a<ab>é".as_bytes(), 4), Some((5, 7, 9)));
         assert_eq!(m.longest_at(b""), None);
+        assert_eq!(m.longest_where(b"\n\n\n\n", |_, len| len < 4), Some((1, 2)));
+        assert!(m.continues(b"<a") && m.continues(b"\n\n\n"));
+        assert!(!m.continues(b"<ab>") && !m.continues(b"b") && !m.continues(b"\n\n\n\n"));
     }
 
     #[test]

@@ -1,0 +1,226 @@
+//! Options that several commands share, and what they mean to the engine.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use koudai::file::Defaults;
+use koudai::{
+    Engine, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, SessionOptions,
+};
+use koudai_convert::{Cache, PullOptions, models};
+
+use crate::output;
+
+/// Which model.
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// A .koudai file, a .gguf file or Hugging Face folder (converted on first use), or a known name
+    #[arg(short, long, value_name = "MODEL", default_value = models::DEFAULT)]
+    pub(crate) model: String,
+}
+
+impl ModelArgs {
+    /// The .koudai file, downloaded or converted if need be.
+    pub(crate) fn path(&self) -> anyhow::Result<PathBuf> {
+        let mut progress = output::Progress::bytes();
+        let path = koudai_convert::resolve(
+            &Cache::from_env()?,
+            &self.model,
+            &PullOptions::default(),
+            &mut |known| {
+                eprintln!("{} isn't here yet: fetching it once", known.name);
+                true
+            },
+            &mut |p| crate::commands::pull::show(&mut progress, p),
+        )?;
+        Ok(path)
+    }
+}
+
+/// How to run it.
+#[derive(Args)]
+pub(crate) struct EngineArgs {
+    /// Threads [default: one for each physical core]
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// Refuse to use more memory than this
+    #[arg(long, value_name = "MB")]
+    memory_limit: Option<u64>,
+}
+
+impl EngineArgs {
+    pub(crate) fn options(&self) -> OpenOptions {
+        OpenOptions {
+            threads: self.threads,
+            memory_limit: self.memory_limit.map(|mb| mb.saturating_mul(1_000_000)),
+        }
+    }
+
+    pub(crate) fn open(&self, model: &ModelArgs) -> anyhow::Result<Engine> {
+        Ok(Engine::open(&model.path()?, &self.options())?)
+    }
+}
+
+/// Arithmetic with quantized weights.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum ActivationArg {
+    /// 8-bit activations
+    Auto,
+    /// Exact weights, f32 activations: for measuring
+    F32,
+}
+
+impl From<ActivationArg> for Precision {
+    fn from(arg: ActivationArg) -> Precision {
+        match arg {
+            ActivationArg::Auto => Precision::Auto,
+            ActivationArg::F32 => Precision::F32,
+        }
+    }
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum KvArg {
+    F16,
+    Q8,
+}
+
+impl From<KvArg> for KvKind {
+    fn from(arg: KvArg) -> KvKind {
+        match arg {
+            KvArg::F16 => KvKind::F16,
+            KvArg::Q8 => KvKind::Q8,
+        }
+    }
+}
+
+/// A session's size and arithmetic.
+#[derive(Args)]
+pub(crate) struct SessionArgs {
+    /// Tokens of context [default: the model's, at most 4096]
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    /// How keys and values are stored
+    #[arg(long, value_enum, default_value = "f16")]
+    kv: KvArg,
+    /// Arithmetic with quantized weights
+    #[arg(long, value_enum, default_value = "auto")]
+    activation: ActivationArg,
+}
+
+impl SessionArgs {
+    pub(crate) fn options(&self) -> SessionOptions {
+        SessionOptions { context: self.ctx, kv: self.kv.into(), precision: self.activation.into() }
+    }
+}
+
+/// How to choose tokens and when to stop.
+#[derive(Args)]
+pub(crate) struct GenerateArgs {
+    /// Tokens to generate at most
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Randomness; 0 takes the likeliest token always
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
+    /// Keep the K likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Keep the likeliest tokens that together reach P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Keep tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Make tokens of the context less likely; 1 is off
+    #[arg(long, value_name = "R")]
+    repetition_penalty: Option<f32>,
+    /// Subtract from the logits of generated tokens
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Subtract from the logits of generated tokens, once for each time
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// Add to the logit of a token, as ID=X; may be repeated
+    #[arg(long, value_name = "ID=X")]
+    logit_bias: Vec<String>,
+    /// Same seed, same text [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Stop at this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+}
+
+impl GenerateArgs {
+    /// What was asked for; what wasn't comes from the model's advice, then from `fallback`.
+    pub(crate) fn params(
+        &self,
+        advice: &Defaults,
+        fallback: &SamplingParams,
+        max_tokens: usize,
+    ) -> anyhow::Result<GenerateParams> {
+        let or = |given: Option<f32>, advised: Option<f32>, otherwise: f32| {
+            given.or(advised).unwrap_or(otherwise)
+        };
+        let sampling = SamplingParams {
+            temperature: or(self.temperature, advice.temperature, fallback.temperature),
+            top_k: self.top_k.or(advice.top_k.map(|k| k as usize)).unwrap_or(fallback.top_k),
+            top_p: or(self.top_p, advice.top_p, fallback.top_p),
+            min_p: or(self.min_p, advice.min_p, fallback.min_p),
+            repetition_penalty: or(
+                self.repetition_penalty,
+                advice.repetition_penalty,
+                fallback.repetition_penalty,
+            ),
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.iter().map(|b| bias(b)).collect::<anyhow::Result<_>>()?,
+            seed: self.seed.unwrap_or_else(random_seed),
+        };
+        Ok(GenerateParams {
+            max_tokens: self.max_tokens.unwrap_or(max_tokens),
+            sampling,
+            stop: self.stop.clone(),
+            ignore_end: false,
+        })
+    }
+}
+
+fn bias(text: &str) -> anyhow::Result<(u32, f32)> {
+    let parts = text.split_once('=').and_then(|(id, x)| Some((id.parse().ok()?, x.parse().ok()?)));
+    match parts {
+        Some(bias) => Ok(bias),
+        None => bail!("--logit-bias {text}: it should be ID=X, such as 42=-1.5"),
+    }
+}
+
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library's hasher is seeded by the system.
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// Token ids as `1,2,3`.
+pub(crate) fn ids(text: &str) -> anyhow::Result<Vec<u32>> {
+    text.split([',', ' '])
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().with_context(|| format!("`{part}` is not a token id")))
+        .collect()
+}
+
+/// Text of a file, or of standard input for `-`. What isn't UTF-8 is an error that says where.
+pub(crate) fn read_text(path: &str) -> anyhow::Result<String> {
+    let bytes = if path == "-" {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes)?;
+        bytes
+    } else {
+        std::fs::read(path).with_context(|| path.to_owned())?
+    };
+    String::from_utf8(bytes).map_err(|e| {
+        anyhow::anyhow!("{path}: byte {} is not UTF-8 text", e.utf8_error().valid_up_to())
+    })
+}

@@ -1,0 +1,12 @@
+//! One file for each command.
+
+pub(crate) mod bench;
+pub(crate) mod chat;
+pub(crate) mod convert;
+pub(crate) mod inspect;
+pub(crate) mod models;
+pub(crate) mod perplexity;
+pub(crate) mod pull;
+pub(crate) mod run;
+pub(crate) mod score;
+pub(crate) mod tokens;

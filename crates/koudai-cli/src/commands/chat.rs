@@ -1,0 +1,192 @@
+//! `koudai chat`: a conversation in the terminal.
+
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use koudai::template::Message;
+use koudai::{Chat, Error, GenerateParams, SamplingParams, Session, StopReason};
+use rustyline::error::ReadlineError;
+use serde_json::{Value, json};
+
+use crate::args::{EngineArgs, GenerateArgs, ModelArgs, SessionArgs};
+use crate::{interrupt, output};
+
+const HELP: &str = "/help          this list
+/reset         forget the conversation
+/save FILE     write the conversation to FILE (and its keys and values to FILE.kv)
+/load FILE     go on with a saved conversation
+/quit          leave; so does Ctrl-D. Ctrl-C stops a reply";
+
+/// Talk with a model
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  koudai chat\n  koudai chat -m model.koudai --system 'Answer in Chinese.'"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The system's message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    #[command(flatten)]
+    generate: GenerateArgs,
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let engine = args.engine.open(&args.model)?;
+    // A little randomness reads better than none; a model's own advice comes first.
+    let fallback = SamplingParams { temperature: 0.2, top_p: 0.9, ..Default::default() };
+    let params = args.generate.params(engine.defaults(), &fallback, 1024)?;
+    let session = Session::new(&engine, &args.session.options())?;
+    let mut chat = Chat::new(session, args.system.as_deref())?;
+    let name = engine.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    eprintln!("{name}, {} threads, {}. /help lists commands.", engine.n_threads(), engine.isa());
+    let mut input = Input::new()?;
+    while let Some(line) = input.read()? {
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let Some(command) = line.strip_prefix('/') else {
+            reply(&mut chat, line, &params)?;
+            continue;
+        };
+        let (command, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let result = match command {
+            "quit" | "exit" => return Ok(()),
+            "help" => {
+                eprintln!("{HELP}");
+                Ok(())
+            }
+            "reset" => {
+                chat.reset();
+                Ok(())
+            }
+            "save" => save(&chat, rest.trim()),
+            "load" => load(&mut chat, rest.trim()),
+            _ => {
+                eprintln!("/{command} is not a command; /help lists them");
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            eprintln!("error: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+/// Sends a message and streams the reply. What goes wrong with one message doesn't end the chat.
+fn reply(chat: &mut Chat, text: &str, params: &GenerateParams) -> anyhow::Result<()> {
+    chat.session_mut().set_cancel_token(interrupt::token());
+    let mut failed = None;
+    let result = chat.send(text, params, |_, text| match output::print(text) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(e) => {
+            failed = Some(e);
+            ControlFlow::Break(())
+        }
+    });
+    interrupt::take();
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    output::print("\n")?;
+    match result {
+        Ok(reply) => {
+            if reply.dropped > 0 {
+                eprintln!("note: the {} oldest messages no longer fit the context", reply.dropped);
+            }
+            match reply.generation.stop_reason {
+                StopReason::ContextFull => eprintln!("note: the context is full"),
+                StopReason::MaxTokens => eprintln!("note: stopped at {} tokens", params.max_tokens),
+                _ => {}
+            }
+        }
+        Err(error) => eprintln!("error: {error}"),
+    }
+    Ok(())
+}
+
+fn save(chat: &Chat, path: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(!path.is_empty(), "/save needs the name of a file");
+    let messages: Vec<Value> =
+        chat.messages().iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
+    let partial = format!("{path}.partial");
+    let write = || {
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(serde_json::to_string_pretty(&messages)?.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)
+    };
+    write().with_context(|| path.to_owned())?;
+    chat.session().save(&kv_path(path))?;
+    eprintln!("saved {} messages to {path}", messages.len());
+    Ok(())
+}
+
+fn load(chat: &mut Chat, path: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(!path.is_empty(), "/load needs the name of a file");
+    let text = crate::args::read_text(path)?;
+    let values: Vec<Value> =
+        serde_json::from_str(&text).with_context(|| format!("{path}: not a saved conversation"))?;
+    let message = |v: &Value| Some(Message::new(v["role"].as_str()?, v["content"].as_str()?));
+    let messages: Option<Vec<Message>> = values.iter().map(message).collect();
+    chat.set_messages(messages.with_context(|| format!("{path}: not a saved conversation"))?);
+    // Keys and values only save time: without them the conversation is read again.
+    match chat.session_mut().restore(&kv_path(path)) {
+        Ok(()) | Err(Error::Io(..)) => {}
+        Err(error) => eprintln!("note: {error}; the conversation will be read again"),
+    }
+    eprintln!("loaded {} messages from {path}", chat.messages().len());
+    Ok(())
+}
+
+fn kv_path(path: &str) -> PathBuf {
+    Path::new(path).with_file_name(format!(
+        "{}.kv",
+        Path::new(path).file_name().unwrap_or_default().to_string_lossy()
+    ))
+}
+
+/// Lines from a terminal with editing and history, or plainly from a pipe.
+enum Input {
+    Terminal(Box<rustyline::DefaultEditor>),
+    Pipe(std::io::Stdin),
+}
+
+impl Input {
+    fn new() -> anyhow::Result<Input> {
+        match std::io::stdin().is_terminal() {
+            true => Ok(Input::Terminal(Box::new(rustyline::DefaultEditor::new()?))),
+            false => Ok(Input::Pipe(std::io::stdin())),
+        }
+    }
+
+    /// The next line; `None` at the end.
+    fn read(&mut self) -> anyhow::Result<Option<String>> {
+        match self {
+            Input::Pipe(stdin) => {
+                let mut line = String::new();
+                Ok((stdin.read_line(&mut line)? > 0).then_some(line))
+            }
+            Input::Terminal(editor) => loop {
+                match editor.readline("> ") {
+                    Ok(line) => {
+                        editor.add_history_entry(&line)?;
+                        return Ok(Some(line));
+                    }
+                    Err(ReadlineError::Interrupted) => eprintln!("(/quit or Ctrl-D leaves)"),
+                    Err(ReadlineError::Eof) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                }
+            },
+        }
+    }
+}

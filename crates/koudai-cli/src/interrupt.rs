@@ -1,0 +1,43 @@
+//! Ctrl-C: the first asks the work to stop cleanly, the second ends the process.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use koudai::CancelToken;
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+fn slot() -> &'static std::sync::Mutex<CancelToken> {
+    static CURRENT: OnceLock<std::sync::Mutex<CancelToken>> = OnceLock::new();
+    CURRENT.get_or_init(Default::default)
+}
+
+/// Installs the handler. Without one, Ctrl-C just ends the process, which is no harm.
+pub(crate) fn install() {
+    let _ = ctrlc::set_handler(|| {
+        if REQUESTED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        slot().lock().unwrap_or_else(|e| e.into_inner()).cancel();
+    });
+}
+
+/// True once Ctrl-C was pressed.
+pub(crate) fn requested() -> bool {
+    REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Takes note of an interrupt and forgets it, for commands that go on after one.
+pub(crate) fn take() -> bool {
+    REQUESTED.swap(false, Ordering::SeqCst)
+}
+
+/// A fresh token that the next Ctrl-C cancels.
+pub(crate) fn token() -> CancelToken {
+    let token = CancelToken::default();
+    *slot().lock().unwrap_or_else(|e| e.into_inner()) = token.clone();
+    if requested() {
+        token.cancel();
+    }
+    token
+}

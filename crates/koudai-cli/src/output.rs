@@ -1,0 +1,102 @@
+//! Standard output for results, standard error for the rest; progress bars on terminals.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Writes to standard output and flushes.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes a line to standard output.
+pub(crate) fn print_line(text: &str) -> anyhow::Result<()> {
+    print(&format!("{text}\n"))
+}
+
+/// Writes one JSON document to standard output.
+pub(crate) fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print_line(&value.to_string())
+}
+
+/// True if the reader of our output went away, which ends the work without being an error.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|e| e.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Shows how far long work is: nothing for the first second, and nothing off a terminal.
+pub(crate) struct Progress {
+    start: Instant,
+    bar: Option<ProgressBar>,
+    bytes: bool,
+    label: String,
+}
+
+impl Progress {
+    /// Counts bytes.
+    pub(crate) fn bytes() -> Progress {
+        Progress::new(true)
+    }
+
+    /// Counts tokens.
+    pub(crate) fn tokens() -> Progress {
+        Progress::new(false)
+    }
+
+    fn new(bytes: bool) -> Progress {
+        Progress { start: Instant::now(), bar: None, bytes, label: String::new() }
+    }
+
+    /// Takes note of progress; a total of 0 is unknown.
+    pub(crate) fn update(&mut self, label: &str, done: u64, total: u64) {
+        if label != self.label {
+            self.finish();
+            (self.label, self.start) = (label.to_owned(), Instant::now());
+        }
+        if self.bar.is_none() {
+            let long = self.start.elapsed() > Duration::from_secs(1);
+            if !long || !io::stderr().is_terminal() {
+                return;
+            }
+            let bar = ProgressBar::new(total);
+            let numbers = match self.bytes {
+                true => "{bytes}/{total_bytes} {bytes_per_sec}",
+                false => "{pos}/{len} tokens {per_sec}",
+            };
+            let style = format!("{{msg}} {{wide_bar}} {numbers} {{eta}}");
+            if let Ok(style) = ProgressStyle::with_template(&style) {
+                bar.set_style(style);
+            }
+            bar.set_message(label.to_owned());
+            self.bar = Some(bar);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Bytes in decimal megabytes, as sizes of models are given.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

@@ -1,0 +1,174 @@
+//! Speed and memory of the engine on this machine: one warm-up, then medians.
+
+use std::path::Path;
+use std::time::Instant;
+
+use koudai::{
+    Engine, Error, GenerateParams, KvKind, OpenOptions, SamplingParams, Session, SessionOptions,
+};
+
+use crate::machine::{Machine, read_bandwidth, reset_peak, resident_bytes};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Tokens of a prompt.
+    pub prompt: usize,
+    /// Tokens to generate.
+    pub generate: usize,
+    /// Tokens already in the context when measuring starts.
+    pub depth: usize,
+    /// Measured runs, after one that isn't.
+    pub runs: usize,
+    /// How keys and values are stored.
+    pub kv: KvKind,
+    /// How to open the model.
+    pub open: OpenOptions,
+}
+
+/// What was measured; medians over the runs.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Prompt tokens per second.
+    pub prefill_tps: f64,
+    /// Generated tokens per second.
+    pub decode_tps: f64,
+    /// Every run's prefill and decode speeds, in order.
+    pub runs: Vec<(f64, f64)>,
+    /// Milliseconds to open the file, mapped and warm.
+    pub load_ms: f64,
+    /// Milliseconds to open the file and find the first token after 16 prompt tokens.
+    pub first_token_ms: f64,
+    /// Resident memory at its peak over that before opening, for a prompt and a generation; `None`
+    /// where the system doesn't tell.
+    pub peak_increment_bytes: Option<u64>,
+    /// The same as worked out beforehand, at most.
+    pub planned_bytes: u64,
+    /// Size of the file.
+    pub file_bytes: u64,
+    /// Bytes of weights read for one decoded token.
+    pub bytes_per_token: u64,
+    /// Bytes per second that this machine reads from memory.
+    pub bandwidth: f64,
+    /// The machine.
+    pub machine: Machine,
+    /// Kernels used.
+    pub isa: &'static str,
+    /// Threads used.
+    pub threads: usize,
+}
+
+impl Report {
+    /// Bytes of weights read per second while decoding.
+    pub fn used_bandwidth(&self) -> f64 {
+        self.bytes_per_token as f64 * self.decode_tps
+    }
+}
+
+/// Measures the model at `path`.
+pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
+    let context = options.depth + options.prompt.max(options.generate + 1);
+    let session_options =
+        SessionOptions { context: Some(context), kv: options.kv, ..Default::default() };
+    reset_peak();
+    let before = resident_bytes();
+    let engine = Engine::open(path, &options.open)?;
+    let mut session = Session::new(&engine, &session_options)?;
+    let prompt = tokens(options.depth + options.prompt, engine.config().vocab_size);
+    let mut runs = Vec::new();
+    for run in 0..=options.runs {
+        session.rewind(0);
+        if options.depth > 0 {
+            session.append(&prompt[..options.depth])?;
+        }
+        let start = Instant::now();
+        session.append(&prompt[options.depth..])?;
+        let prefill = options.prompt as f64 / start.elapsed().as_secs_f64();
+
+        session.rewind(options.depth);
+        let mut next = prompt[0];
+        session.append(&[next])?;
+        let start = Instant::now();
+        for i in 0..options.generate {
+            let logits = session.append(&[next])?;
+            // Any token will do; this one depends on the result, as in real decoding.
+            next = prompt[(logits[i % 16].to_bits() as usize) % prompt.len()];
+        }
+        let decode = options.generate as f64 / start.elapsed().as_secs_f64();
+        if run > 0 {
+            runs.push((prefill, decode));
+        }
+    }
+    let peak = resident_bytes();
+    let planned_bytes = engine.plan(context, options.kv)?.total();
+    let bytes_per_token = bytes_per_token(&engine);
+    let (isa, threads) = (engine.isa(), engine.n_threads());
+    let file_bytes = engine.file().len_bytes();
+    drop(session);
+    drop(engine);
+    let (load_ms, first_token_ms) = first_token(path, options)?;
+    Ok(Report {
+        prefill_tps: median(runs.iter().map(|r| r.0).collect()),
+        decode_tps: median(runs.iter().map(|r| r.1).collect()),
+        runs,
+        load_ms,
+        first_token_ms,
+        peak_increment_bytes: before.zip(peak).map(|(b, p)| p.1.saturating_sub(b.0)),
+        planned_bytes,
+        file_bytes,
+        bytes_per_token,
+        bandwidth: read_bandwidth(bytes_per_token as usize, threads),
+        machine: Machine::here(),
+        isa,
+        threads,
+    })
+}
+
+/// Milliseconds to open, and to open and find the first token after 16.
+fn first_token(path: &Path, options: &Options) -> Result<(f64, f64), Error> {
+    let (mut loads, mut firsts) = (Vec::new(), Vec::new());
+    let ms = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
+    for run in 0..=options.runs {
+        let start = Instant::now();
+        let engine = Engine::open(path, &options.open)?;
+        let load = ms(start);
+        let session_options =
+            SessionOptions { context: Some(32), kv: options.kv, ..Default::default() };
+        let mut session = Session::new(&engine, &session_options)?;
+        let prompt = tokens(16, engine.config().vocab_size);
+        let params = GenerateParams {
+            max_tokens: 1,
+            sampling: SamplingParams::default(),
+            ignore_end: true,
+            ..Default::default()
+        };
+        session.generate(&prompt, &params, |_, _| std::ops::ControlFlow::Continue(()))?;
+        if run > 0 {
+            loads.push(load);
+            firsts.push(ms(start));
+        }
+    }
+    Ok((median(loads), median(firsts)))
+}
+
+/// Matrices that one decoded token reads in full; an untied embedding gives one row.
+fn bytes_per_token(engine: &Engine) -> u64 {
+    let untied = !engine.config().tied_head;
+    let tensors = engine.file().tensors().iter();
+    tensors.filter(|t| !(untied && t.id.role == koudai::Role::Embed)).map(|t| t.len as u64).sum()
+}
+
+/// Deterministic token ids all over the vocabulary.
+fn tokens(n: usize, vocab_size: usize) -> Vec<u32> {
+    let step = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    (0..n).map(|i| (step(i) % vocab_size as u64) as u32).collect()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}

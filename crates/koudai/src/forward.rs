@@ -1,0 +1,546 @@
+//! The forward pass: tokens of one or more sequences in, hidden rows and logits out.
+//!
+//! Start with [`Workspace::layer`], which reads in the order of computation. A row's result doesn't
+//! depend on the number of threads, on the other rows, nor on how a prompt was cut into calls:
+//! threads split outputs, every sum has one order, and no branch depends on the number of rows.
+
+use koudai_kernels::{ACTIVATION_GROUP, Columns, Kernels, Matrix, PANEL_ROWS, QuantizedRows, Rows};
+
+use crate::Precision;
+use crate::config::{Activation, Config, LayerConfig};
+use crate::kv::{BLOCK, KvCache};
+use crate::pool::{MatmulJob, Pool};
+use crate::weights::{LayerWeights, Weights};
+
+/// Rows that one pass handles at most; longer prompts come in chunks of this.
+pub(crate) const MAX_ROWS: usize = 128;
+/// Queries that share one read of a head's keys in attention.
+const MAX_QUERIES: usize = 16;
+
+/// New tokens of one sequence, and where its past lies.
+pub(crate) struct Segment<'a> {
+    pub(crate) cache: &'a mut KvCache,
+    /// Positions already in the cache.
+    pub(crate) start: usize,
+    pub(crate) tokens: &'a [u32],
+}
+
+/// Threads and buffers of the engine, used by one forward pass at a time.
+pub(crate) struct Workspace {
+    kernels: &'static Kernels,
+    pool: Pool,
+    rows: RowBuffers,
+    attention: Vec<AttentionBuffers>,
+}
+
+/// Activations of up to [`MAX_ROWS`] rows.
+#[derive(Default)]
+struct RowBuffers {
+    n_rows: usize,
+    residual: Buffer,
+    normed: Buffer,
+    q: Buffer,
+    k: Buffer,
+    v: Buffer,
+    attended: Buffer,
+    gate: Buffer,
+    up: Buffer,
+    out: Buffer,
+    logits: Buffer,
+    input: Input,
+    /// Cosines and sines per row, for each rotary embedding.
+    angles: Vec<Buffer>,
+    positions: Vec<usize>,
+    tasks: Vec<AttentionTask>,
+    task_out: Vec<f32>,
+}
+
+/// Floats, `(n_rows, width)`, in rows of `stride` ≥ width, a multiple of 16.
+#[derive(Default)]
+struct Buffer {
+    data: Vec<f32>,
+    width: usize,
+    stride: usize,
+}
+
+impl Buffer {
+    fn resize(&mut self, n_rows: usize, width: usize) {
+        (self.width, self.stride) = (width, width.next_multiple_of(PANEL_ROWS));
+        self.data.resize(n_rows * self.stride, 0.0);
+    }
+    fn row(&self, r: usize) -> &[f32] {
+        &self.data[r * self.stride..][..self.width]
+    }
+    fn row_mut(&mut self, r: usize) -> &mut [f32] {
+        &mut self.data[r * self.stride..][..self.width]
+    }
+    fn columns(&mut self, n_rows: usize) -> Columns<'_> {
+        Columns::new(&mut self.data, n_rows, self.stride)
+    }
+}
+
+/// The input of a matmul in the forms that its weights need.
+#[derive(Default)]
+struct Input {
+    form: Form,
+    n_rows: usize,
+    cols: usize,
+    /// The rows in f32 without padding, for weights that aren't quantized.
+    exact: Vec<f32>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    mins: Vec<f32>,
+    rest: Vec<f32>,
+}
+
+/// In which forms an input is needed.
+#[derive(Clone, Copy, Default)]
+struct Form {
+    exact: bool,
+    /// Planes of 8-bit codes; 0 for none.
+    planes: usize,
+}
+
+/// Planes of 8-bit codes for inputs of queries, keys and values and of the head: what is lost there
+/// costs most for the fewest products (LOG.md, 2026-11-30).
+const FINE: usize = 2;
+/// Planes of 8-bit codes for the other inputs.
+const COARSE: usize = 1;
+
+impl Form {
+    fn of(weights: &[Matrix<'_>], precision: Precision, planes: usize) -> Form {
+        let rounded = |w: &Matrix<'_>| precision == Precision::Auto && w.kind().is_quantized();
+        Form {
+            exact: weights.iter().any(|w| !rounded(w)),
+            planes: if weights.iter().any(rounded) { planes } else { 0 },
+        }
+    }
+}
+
+impl Input {
+    /// Takes `n_rows` rows of `x` in the forms asked for.
+    fn fill(&mut self, kernels: &Kernels, x: &Buffer, n_rows: usize, form: Form) {
+        let cols = x.width;
+        (self.form, self.n_rows, self.cols) = (form, n_rows, cols);
+        if form.exact {
+            self.exact.resize(n_rows * cols, 0.0);
+            for (r, row) in self.exact.chunks_exact_mut(cols).enumerate() {
+                row.copy_from_slice(x.row(r));
+            }
+        }
+        let (groups, n_codes) = (cols / ACTIVATION_GROUP, n_rows * form.planes);
+        if n_codes == 0 {
+            return;
+        }
+        self.codes.resize(n_codes * cols, 0);
+        self.scales.resize(n_codes * groups, 0.0);
+        self.sums.resize(n_codes * groups, 0);
+        self.mins.resize(n_codes * groups, 0.0);
+        for i in 0..n_codes {
+            let at = i * groups..(i + 1) * groups;
+            let codes = &mut self.codes[i * cols..][..cols];
+            let scales = &mut self.scales[at.clone()];
+            let (sums, mins) = (&mut self.sums[at.clone()], &mut self.mins[at]);
+            let row = x.row(i / form.planes);
+            let second = i % form.planes == 1;
+            kernels.quantize(if second { &self.rest } else { row }, codes, scales, sums, mins);
+            if form.planes == 2 && !second {
+                self.rest.clear();
+                self.rest.extend_from_slice(row);
+                kernels.subtract_codes(&mut self.rest, codes, scales);
+            }
+        }
+    }
+
+    fn rows(&self, weights: &Matrix<'_>, precision: Precision) -> Rows<'_> {
+        if precision == Precision::F32 || !weights.kind().is_quantized() {
+            return Rows::F32(&self.exact[..self.n_rows * self.cols]);
+        }
+        let n_codes = self.n_rows * self.form.planes;
+        let groups = n_codes * (self.cols / ACTIVATION_GROUP);
+        Rows::Quantized(QuantizedRows::new(
+            self.form.planes,
+            self.cols,
+            &self.codes[..n_codes * self.cols],
+            &self.scales[..groups],
+            &self.sums[..groups],
+            &self.mins[..groups],
+        ))
+    }
+}
+
+/// What one thread needs for a few queries of one head.
+#[derive(Default)]
+struct AttentionBuffers {
+    queries: Vec<f32>,
+    scores: Vec<f32>,
+}
+
+/// A forward pass was asked to stop.
+pub(crate) struct Cancelled;
+
+impl Workspace {
+    pub(crate) fn new(kernels: &'static Kernels, n_threads: usize) -> std::io::Result<Workspace> {
+        let pool = Pool::new(n_threads)?;
+        let attention = (0..pool.n_threads()).map(|_| AttentionBuffers::default()).collect();
+        Ok(Workspace { kernels, pool, rows: RowBuffers::default(), attention })
+    }
+
+    /// Bytes of buffers that passes of up to `n_rows` rows, `n_logits` of them with logits, over up
+    /// to `context` positions will hold.
+    pub(crate) fn bytes(
+        config: &Config,
+        n_rows: usize,
+        n_logits: usize,
+        context: usize,
+        n_threads: usize,
+    ) -> usize {
+        let wide = |f: &dyn Fn(&LayerConfig) -> usize| {
+            config.layers.iter().map(f).max().unwrap_or(0).next_multiple_of(PANEL_ROWS)
+        };
+        let dim = config.dim.next_multiple_of(PANEL_ROWS);
+        let q = wide(&|l| l.n_heads * l.head_dim);
+        let kv = wide(&|l| l.n_kv_heads * l.head_dim);
+        let ffn = wide(&|l| l.ffn_dim);
+        let input = dim.max(q).max(ffn);
+        let angles: usize = config.ropes.iter().map(|r| r.len() * 2 + PANEL_ROWS).sum();
+        let row = 4 * (3 * dim + 3 * q + 2 * kv + 2 * ffn + angles) + input * (4 + 4);
+        let head_dim = wide(&|l| l.head_dim);
+        let queries = MAX_QUERIES.max(wide(&|l| l.n_heads / l.n_kv_heads));
+        let attention = 4 * queries * (2 * head_dim + context.next_multiple_of(BLOCK) + BLOCK);
+        n_rows.min(MAX_ROWS) * row
+            + n_logits * 4 * config.vocab_size.next_multiple_of(PANEL_ROWS)
+            + n_threads * attention
+    }
+
+    /// Runs all layers over the new tokens of every segment and stores their keys and values.
+    /// Hidden rows stay in the workspace, in order, for [`Workspace::logits`].
+    ///
+    /// Asks `cancelled` before each layer; on `Err` the new positions hold nothing of use.
+    pub(crate) fn forward(
+        &mut self,
+        weights: &Weights,
+        batch: &mut [Segment<'_>],
+        precision: Precision,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), Cancelled> {
+        let config = weights.config();
+        self.embed(weights, batch);
+        for (index, layer) in config.layers.iter().enumerate() {
+            if cancelled() {
+                return Err(Cancelled);
+            }
+            self.layer(config, layer, &weights.layers[index], index, batch, precision);
+        }
+        Ok(())
+    }
+
+    /// One transformer layer, in reading order.
+    fn layer(
+        &mut self,
+        config: &Config,
+        layer: &LayerConfig,
+        w: &LayerWeights,
+        index: usize,
+        batch: &mut [Segment<'_>],
+        precision: Precision,
+    ) {
+        let (kernels, eps) = (self.kernels, config.norm_eps);
+        let n_rows = self.rows.n_rows;
+        let rows = &mut self.rows;
+
+        // Attention.
+        norm(kernels, &rows.residual, &w.attn_norm, eps, &mut rows.normed, n_rows);
+        rows.q.resize(n_rows, layer.n_heads * layer.head_dim);
+        rows.k.resize(n_rows, layer.n_kv_heads * layer.head_dim);
+        rows.v.resize(n_rows, layer.n_kv_heads * layer.head_dim);
+        let (q, k, v) = (w.attn_q.view(), w.attn_k.view(), w.attn_v.view());
+        let form = Form::of(&[q, k, v], precision, FINE);
+        rows.input.fill(kernels, &rows.normed, n_rows, form);
+        let x = &rows.input;
+        self.pool.matmul(
+            kernels,
+            &mut [
+                MatmulJob { rows: x.rows(&q, precision), weights: q, out: rows.q.columns(n_rows) },
+                MatmulJob { rows: x.rows(&k, precision), weights: k, out: rows.k.columns(n_rows) },
+                MatmulJob { rows: x.rows(&v, precision), weights: v, out: rows.v.columns(n_rows) },
+            ],
+        );
+        self.positions_and_cache(config, layer, w, index, batch);
+        self.attend(layer, index, batch);
+        let rows = &mut self.rows;
+        rows.out.resize(n_rows, config.dim);
+        let out = w.attn_out.view();
+        let form = Form::of(&[out], precision, COARSE);
+        rows.input.fill(kernels, &rows.attended, n_rows, form);
+        let x = rows.input.rows(&out, precision);
+        let job = MatmulJob { weights: out, rows: x, out: rows.out.columns(n_rows) };
+        self.pool.matmul(kernels, &mut [job]);
+        add_normed(kernels, rows, w.attn_post_norm.as_deref(), eps);
+
+        // Feed-forward.
+        norm(kernels, &rows.residual, &w.ffn_norm, eps, &mut rows.normed, n_rows);
+        rows.gate.resize(n_rows, layer.ffn_dim);
+        rows.up.resize(n_rows, layer.ffn_dim);
+        let (gate, up) = (w.ffn_gate.view(), w.ffn_up.view());
+        let form = Form::of(&[gate, up], precision, COARSE);
+        rows.input.fill(kernels, &rows.normed, n_rows, form);
+        let x = &rows.input;
+        let (gate_out, up_out) = (rows.gate.columns(n_rows), rows.up.columns(n_rows));
+        self.pool.matmul(
+            kernels,
+            &mut [
+                MatmulJob { rows: x.rows(&gate, precision), weights: gate, out: gate_out },
+                MatmulJob { rows: x.rows(&up, precision), weights: up, out: up_out },
+            ],
+        );
+        let (stride, up) = (rows.gate.stride, &rows.up);
+        self.pool.for_each_chunk(&mut rows.gate.data[..n_rows * stride], stride, |r, gate| {
+            let (gate, up) = (&mut gate[..up.width], up.row(r));
+            match layer.activation {
+                Activation::Silu => kernels.silu_mul(gate, up),
+                Activation::GeluTanh => kernels.gelu_mul(gate, up),
+            }
+        });
+        let down = w.ffn_down.view();
+        let form = Form::of(&[down], precision, COARSE);
+        rows.input.fill(kernels, &rows.gate, n_rows, form);
+        let x = rows.input.rows(&down, precision);
+        let job = MatmulJob { weights: down, rows: x, out: rows.out.columns(n_rows) };
+        self.pool.matmul(kernels, &mut [job]);
+        add_normed(kernels, rows, w.ffn_post_norm.as_deref(), eps);
+    }
+
+    /// Puts embedding rows into the residual stream and works out each row's rotary angles.
+    fn embed(&mut self, weights: &Weights, batch: &[Segment<'_>]) {
+        let config = weights.config();
+        let rows = &mut self.rows;
+        rows.n_rows = batch.iter().map(|s| s.tokens.len()).sum();
+        rows.residual.resize(rows.n_rows, config.dim);
+        rows.normed.resize(rows.n_rows, config.dim);
+        let embed = weights.embed.view();
+        let tokens = batch.iter().flat_map(|s| s.tokens);
+        for (r, &token) in tokens.enumerate() {
+            let row = rows.residual.row_mut(r);
+            embed.read_row(token as usize, row);
+            if config.embed_scale != 1.0 {
+                row.iter_mut().for_each(|x| *x *= config.embed_scale);
+            }
+        }
+        rows.positions.clear();
+        rows.positions.extend(batch.iter().flat_map(|s| s.start..s.start + s.tokens.len()));
+        rows.angles.resize_with(config.ropes.len(), Buffer::default);
+        for (rope, angles) in config.ropes.iter().zip(&mut rows.angles) {
+            angles.resize(rows.n_rows, rope.len() * 2);
+            for (r, &position) in rows.positions.iter().enumerate() {
+                let (cos, sin) = angles.row_mut(r).split_at_mut(rope.len());
+                for ((frequency, cos), sin) in rope.iter().zip(cos).zip(sin) {
+                    let (s, c) = (position as f64 * frequency).sin_cos();
+                    (*cos, *sin) = (c as f32, s as f32);
+                }
+            }
+        }
+    }
+
+    /// Biases, per-head norms and rotary embedding of queries and keys; then keys and values go into
+    /// the cache.
+    fn positions_and_cache(
+        &mut self,
+        config: &Config,
+        layer: &LayerConfig,
+        w: &LayerWeights,
+        index: usize,
+        batch: &mut [Segment<'_>],
+    ) {
+        let (kernels, eps, dim) = (self.kernels, config.norm_eps, layer.head_dim);
+        let RowBuffers { n_rows, q, k, v, angles, .. } = &mut self.rows;
+        let angles = &angles[layer.rope];
+        let finish = |r: usize, x: &mut [f32], bias: Option<&[f32]>, norm: Option<&[f32]>| {
+            if let Some(bias) = bias {
+                add(x, bias);
+            }
+            let (cos, sin) = angles.row(r).split_at(dim / 2);
+            for head in x.chunks_exact_mut(dim) {
+                if let Some(norm) = norm {
+                    let mut normed = [0.0; 1024];
+                    kernels.rms_norm(head, norm, eps, &mut normed[..dim]);
+                    head.copy_from_slice(&normed[..dim]);
+                }
+                kernels.rope(head, cos, sin);
+            }
+        };
+        let (bias, width) = (w.qkv_bias.as_ref(), q.width);
+        self.pool.for_each_chunk(&mut q.data[..*n_rows * q.stride], q.stride, |r, q| {
+            finish(r, &mut q[..width], bias.map(|b| &b.q[..]), w.q_norm.as_deref());
+        });
+        for r in 0..*n_rows {
+            finish(r, k.row_mut(r), bias.map(|b| &b.k[..]), w.k_norm.as_deref());
+            if let Some(bias) = bias {
+                add(v.row_mut(r), &bias.v);
+            }
+        }
+        let mut r = 0;
+        for segment in batch {
+            for position in segment.start..segment.start + segment.tokens.len() {
+                segment.cache.store(index, position, k.row(r), v.row(r));
+                r += 1;
+            }
+        }
+    }
+
+    /// Grouped-query attention: softmax(q · keys) · values for every row and head.
+    fn attend(&mut self, layer: &LayerConfig, index: usize, batch: &[Segment<'_>]) {
+        let kernels = self.kernels;
+        let dim = layer.head_dim;
+        let group = layer.n_heads / layer.n_kv_heads;
+        let RowBuffers { n_rows, q, attended, tasks, task_out, .. } = &mut self.rows;
+        attended.resize(*n_rows, layer.n_heads * dim);
+        // A task is some rows of one segment for some of the heads that share keys. How many of each
+        // only decides how often keys are read, never a result.
+        let n_threads = self.pool.n_threads();
+        let heads_per_task = if *n_rows * layer.n_kv_heads >= n_threads {
+            group
+        } else {
+            group.div_ceil(n_threads.div_ceil(*n_rows * layer.n_kv_heads))
+        };
+        let rows_per_task = (MAX_QUERIES / heads_per_task).max(1);
+        tasks.clear();
+        let mut first_row = 0;
+        for (s, segment) in batch.iter().enumerate() {
+            let n = segment.tokens.len();
+            for start in (0..n).step_by(rows_per_task) {
+                for kv_head in 0..layer.n_kv_heads {
+                    let (first, end) = (kv_head * group, (kv_head + 1) * group);
+                    for head in (first..end).step_by(heads_per_task) {
+                        tasks.push(AttentionTask {
+                            segment: s,
+                            kv_head,
+                            heads: head..end.min(head + heads_per_task),
+                            rows: first_row + start..first_row + n.min(start + rows_per_task),
+                            position: segment.start + start,
+                        });
+                    }
+                }
+            }
+            first_row += n;
+        }
+        let task_size = rows_per_task * heads_per_task * dim;
+        task_out.resize(tasks.len() * task_size, 0.0);
+        let (q, tasks) = (&*q, &*tasks);
+        self.pool.for_each_chunk_with(&mut self.attention, task_out, task_size, |b, i, out| {
+            let cache = &batch[tasks[i].segment].cache;
+            attend_task(kernels, layer, index, &tasks[i], q, cache, b, out);
+        });
+        for (task, out) in tasks.iter().zip(task_out.chunks_exact(task_size)) {
+            let columns = task.heads.start * dim..task.heads.end * dim;
+            for (r, out) in task.rows.clone().zip(out.chunks_exact(columns.len())) {
+                attended.row_mut(r)[columns.clone()].copy_from_slice(out);
+            }
+        }
+    }
+
+    /// Logits of some of the last pass's rows, in order: `(rows.len(), vocab_size)` with a stride.
+    pub(crate) fn logits(
+        &mut self,
+        weights: &Weights,
+        rows: std::ops::Range<usize>,
+        precision: Precision,
+    ) -> impl Iterator<Item = &[f32]> {
+        let config = weights.config();
+        let (kernels, n) = (self.kernels, rows.len());
+        let buffers = &mut self.rows;
+        assert!(rows.end <= buffers.n_rows);
+        for (i, r) in rows.enumerate() {
+            let stride = buffers.normed.stride;
+            let out = &mut buffers.normed.data[i * stride..][..config.dim];
+            kernels.rms_norm(buffers.residual.row(r), &weights.final_norm, config.norm_eps, out);
+        }
+        let head = weights.head().view();
+        let form = Form::of(&[head], precision, FINE);
+        buffers.input.fill(kernels, &buffers.normed, n, form);
+        buffers.logits.resize(n, config.vocab_size);
+        let x = buffers.input.rows(&head, precision);
+        let job = MatmulJob { weights: head, rows: x, out: buffers.logits.columns(n) };
+        self.pool.matmul(kernels, &mut [job]);
+        let logits = &self.rows.logits;
+        (0..n).map(|r| logits.row(r))
+    }
+}
+
+/// A few rows of one sequence, and some of the query heads that share a key head.
+struct AttentionTask {
+    segment: usize,
+    kv_head: usize,
+    heads: std::ops::Range<usize>,
+    rows: std::ops::Range<usize>,
+    /// Position of the first row.
+    position: usize,
+}
+
+/// softmax(q · keys) · values for the queries of one task, `(rows, heads, head_dim)` into `out`.
+#[allow(clippy::too_many_arguments)] // one call, spelled out
+fn attend_task(
+    kernels: &Kernels,
+    layer: &LayerConfig,
+    index: usize,
+    task: &AttentionTask,
+    q: &Buffer,
+    cache: &KvCache,
+    buffers: &mut AttentionBuffers,
+    out: &mut [f32],
+) {
+    let dim = layer.head_dim;
+    let n = task.rows.len() * task.heads.len();
+    let last = task.position + task.rows.len() - 1;
+    let first_seen = |position: usize| match layer.window {
+        Some(window) => (position + 1).saturating_sub(window),
+        None => 0,
+    };
+    let blocks = first_seen(task.position) / BLOCK..last / BLOCK + 1;
+    let (start, stride) = (blocks.start * BLOCK, blocks.len() * BLOCK);
+    let AttentionBuffers { queries, scores } = buffers;
+    queries.resize(n * dim, 0.0);
+    scores.resize(n * stride, 0.0);
+
+    let columns = task.heads.start * dim..task.heads.end * dim;
+    for (r, queries) in task.rows.clone().zip(queries.chunks_exact_mut(columns.len())) {
+        for (to, from) in queries.iter_mut().zip(&q.row(r)[columns.clone()]) {
+            *to = from * layer.attn_scale;
+        }
+    }
+    kernels.scores(queries, dim, cache.keys(index, task.kv_head), blocks, scores);
+    for (h, scores) in scores.chunks_exact_mut(stride).enumerate() {
+        let position = task.position + h / task.heads.len();
+        let (low, high) = (first_seen(position) - start, position + 1 - start);
+        // What this row doesn't see but a row beside it does weighs nothing: adding 0 · value leaves
+        // every sum as it is.
+        scores[..low].fill(0.0);
+        kernels.softmax(&mut scores[low..high]);
+        scores[high..].fill(0.0);
+    }
+    let values = cache.values(index, task.kv_head);
+    kernels.values(scores, values, start..last + 1, dim, &mut out[..n * dim]);
+}
+
+fn norm(k: &Kernels, x: &Buffer, w: &[f32], eps: f32, out: &mut Buffer, n_rows: usize) {
+    for r in 0..n_rows {
+        k.rms_norm(x.row(r), w, eps, out.row_mut(r));
+    }
+}
+
+/// residual += out, through a norm if the layer has one after the block.
+fn add_normed(kernels: &Kernels, rows: &mut RowBuffers, post_norm: Option<&[f32]>, eps: f32) {
+    for r in 0..rows.n_rows {
+        let Some(w) = post_norm else {
+            add(rows.residual.row_mut(r), rows.out.row(r));
+            continue;
+        };
+        kernels.rms_norm(rows.out.row(r), w, eps, rows.normed.row_mut(r));
+        add(rows.residual.row_mut(r), rows.normed.row(r));
+    }
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}

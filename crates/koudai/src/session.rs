@@ -1,0 +1,486 @@
+//! One conversation or document: its tokens, its KV cache, and what can be done with them.
+//!
+//! Start with [`Session::generate`]. A session holds the tokens whose keys and values are cached;
+//! setting a prompt keeps the longest common prefix and computes only the rest. When the context is
+//! full, generation stops with [`StopReason::ContextFull`] and a longer prompt is an error: nothing
+//! is dropped silently. Sessions of one engine share weights and threads and never each other's
+//! tokens.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::codec::{Decoder, Encoder};
+use crate::engine::Engine;
+use crate::forward::{MAX_ROWS, Segment};
+use crate::kv::{KvCache, KvKind};
+use crate::sampler::{Sampler, SamplingParams, log_sum_exp};
+use crate::stop::StopMatcher;
+use crate::tokenizer::DecodeStream;
+use crate::{Error, Precision};
+
+/// How a session stores and computes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionOptions {
+    /// Tokens it can hold; `None` takes the model's context length, at most 4096.
+    pub context: Option<usize>,
+    /// How keys and values are stored.
+    pub kv: KvKind,
+    /// Arithmetic with quantized weights.
+    pub precision: Precision,
+}
+
+/// Context of a session that doesn't ask for another.
+pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// Stops work in another thread, between two layers.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Asks for a stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// True once a stop was asked for.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What to generate and when to stop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateParams {
+    /// Tokens to generate at most.
+    pub max_tokens: usize,
+    /// How to choose tokens.
+    pub sampling: SamplingParams,
+    /// Texts at which to stop; they are not part of the result.
+    pub stop: Vec<String>,
+    /// Goes on past end-of-generation tokens.
+    pub ignore_end: bool,
+}
+
+impl Default for GenerateParams {
+    fn default() -> GenerateParams {
+        GenerateParams {
+            max_tokens: usize::MAX,
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+            ignore_end: false,
+        }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model generated an end-of-generation token.
+    End,
+    /// `max_tokens` were generated.
+    MaxTokens,
+    /// A stop text appeared.
+    StopText,
+    /// The context is full.
+    ContextFull,
+    /// It was cancelled, or the callback asked to stop.
+    Cancelled,
+}
+
+impl StopReason {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopReason::End => "end",
+            StopReason::MaxTokens => "max_tokens",
+            StopReason::StopText => "stop",
+            StopReason::ContextFull => "context_full",
+            StopReason::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A finished generation.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// The text, without control tokens and stop texts.
+    pub text: String,
+    /// All generated tokens, an end token included.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub stop_reason: StopReason,
+    /// Prompt tokens, and how many of them were already cached.
+    pub prompt_tokens: usize,
+    /// Prompt tokens whose keys and values were reused.
+    pub cached_tokens: usize,
+    /// Time for the prompt.
+    pub prefill: Duration,
+    /// Time from the call to the first token.
+    pub first_token: Duration,
+    /// Time for the tokens after the first.
+    pub decode: Duration,
+}
+
+/// Whether a callback wants more.
+pub type Flow = std::ops::ControlFlow<()>;
+
+/// One sequence of tokens with its cache.
+pub struct Session {
+    engine: Engine,
+    cache: KvCache,
+    tokens: Vec<u32>,
+    context: usize,
+    precision: Precision,
+    cancel: CancelToken,
+    logits: Vec<f32>,
+}
+
+impl Session {
+    /// An empty session. Fails if the engine's memory limit doesn't allow it.
+    pub fn new(engine: &Engine, options: &SessionOptions) -> Result<Session, Error> {
+        let config = engine.config();
+        let context = options.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT));
+        if context == 0 || context > config.context_length {
+            return Err(Error::Parameter(format!(
+                "context must be 1 to {}, the length the model was trained for; it is {context}",
+                config.context_length
+            )));
+        }
+        engine.check_memory(context, options.kv)?;
+        let cache = KvCache::new(config, options.kv, context)
+            .ok_or_else(|| Error::Memory(format!("a context of {context} can't be addressed")))?;
+        Ok(Session {
+            engine: engine.clone(),
+            cache,
+            tokens: Vec::new(),
+            context,
+            precision: options.precision,
+            cancel: CancelToken::default(),
+            logits: Vec::new(),
+        })
+    }
+
+    /// The engine it runs on.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Tokens whose keys and values are cached.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens it can hold.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// A handle that cancels this session's work from another thread.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Replaces the handle, so that a cancelled session can work again.
+    pub fn set_cancel_token(&mut self, cancel: CancelToken) {
+        self.cancel = cancel;
+    }
+
+    /// Forgets all tokens after the first `len`.
+    pub fn rewind(&mut self, len: usize) {
+        self.tokens.truncate(len);
+    }
+
+    /// Appends tokens and returns the logits for what follows them, one for each entry of the
+    /// vocabulary. On an error the session holds what it held before.
+    pub fn append(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.run(tokens, Logits::Last, &mut |_, _| ())?;
+        Ok(&self.logits)
+    }
+
+    /// Appends tokens and calls `each(i, logits)` for every one of them in order: the logits for what
+    /// follows `tokens[i]`. On an error the session holds what it held before.
+    pub fn append_each(
+        &mut self,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        self.run(tokens, Logits::All, &mut each)
+    }
+
+    /// Makes the session hold exactly `prompt`, reusing the longest common prefix, and returns the
+    /// logits for what follows and the number of tokens reused.
+    pub fn set_prompt(&mut self, prompt: &[u32]) -> Result<(&[f32], usize), Error> {
+        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // The last token runs again, for its logits.
+        let cached = common.min(prompt.len().saturating_sub(1));
+        let before = std::mem::take(&mut self.tokens);
+        self.tokens = before[..cached].to_vec();
+        if let Err(e) = self.run(&prompt[cached..], Logits::Last, &mut |_, _| ()) {
+            // Positions after the common prefix may be overwritten; those before are intact.
+            self.tokens = before[..cached].to_vec();
+            return Err(e);
+        }
+        Ok((&self.logits, cached))
+    }
+
+    /// Sets the prompt, then generates. `each(token, text)` is called for every token with the text
+    /// that it completes (maybe none yet) and may end the generation.
+    ///
+    /// Fails on an empty or too long prompt and on bad parameters; being cancelled is a stop reason.
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        params: &GenerateParams,
+        mut each: impl FnMut(u32, &str) -> Flow,
+    ) -> Result<Generation, Error> {
+        let start = Instant::now();
+        params.sampling.validate(self.engine.config().vocab_size)?;
+        let engine = self.engine.clone();
+        let tokenizer = engine.tokenizer();
+        let mut generation = Generation {
+            text: String::new(),
+            tokens: Vec::new(),
+            stop_reason: StopReason::MaxTokens,
+            prompt_tokens: prompt.len(),
+            cached_tokens: 0,
+            prefill: Duration::ZERO,
+            first_token: Duration::ZERO,
+            decode: Duration::ZERO,
+        };
+        match self.set_prompt(prompt) {
+            Ok((_, cached)) => generation.cached_tokens = cached,
+            Err(Error::Cancelled) => {
+                generation.stop_reason = StopReason::Cancelled;
+                return Ok(generation);
+            }
+            Err(e) => return Err(e),
+        }
+        generation.prefill = start.elapsed();
+        let mut sampler = Sampler::new(params.sampling.clone(), prompt);
+        let mut stream = DecodeStream::new(true);
+        let mut stops = StopMatcher::new(&params.stop);
+        while generation.tokens.len() < params.max_tokens {
+            let token = sampler.sample(&self.logits)?;
+            if generation.tokens.is_empty() {
+                generation.first_token = start.elapsed();
+            }
+            generation.tokens.push(token);
+            if tokenizer.is_end(token) && !params.ignore_end {
+                generation.stop_reason = StopReason::End;
+                break;
+            }
+            let text = stops.push(&stream.push(tokenizer, token));
+            generation.text.push_str(&text);
+            let flow = each(token, &text);
+            if stops.found() {
+                generation.stop_reason = StopReason::StopText;
+                break;
+            }
+            if flow.is_break() || self.cancel.is_cancelled() {
+                generation.stop_reason = StopReason::Cancelled;
+                break;
+            }
+            if generation.tokens.len() == params.max_tokens {
+                break;
+            }
+            match self.append(&[token]) {
+                Ok(_) => {}
+                Err(Error::ContextFull { .. }) => {
+                    generation.stop_reason = StopReason::ContextFull;
+                    break;
+                }
+                Err(Error::Cancelled) => {
+                    generation.stop_reason = StopReason::Cancelled;
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if !stops.found() {
+            let mut rest = stops.push(&stream.finish());
+            rest.push_str(&stops.finish());
+            generation.text.push_str(&rest);
+            if let (false, Some(last)) = (rest.is_empty(), generation.tokens.last()) {
+                // Text was held back; the generation is over, so what it answers doesn't matter.
+                let _ = each(*last, &rest);
+            }
+            if stops.found() {
+                generation.stop_reason = StopReason::StopText;
+            }
+        }
+        generation.decode = start.elapsed().saturating_sub(generation.first_token);
+        if generation.tokens.is_empty() {
+            generation.decode = Duration::ZERO;
+        }
+        Ok(generation)
+    }
+
+    /// Log-probability of each token of `continuation` after `prompt`, and whether each was the
+    /// likeliest. The session holds `prompt` afterwards.
+    pub fn score(
+        &mut self,
+        prompt: &[u32],
+        continuation: &[u32],
+    ) -> Result<Vec<TokenScore>, Error> {
+        let (logits, _) = self.set_prompt(prompt)?;
+        let mut scores = Vec::with_capacity(continuation.len());
+        let Some((first, rest)) = continuation.split_first() else { return Ok(scores) };
+        scores.push(TokenScore::of(logits, *first));
+        let ahead = &continuation[..rest.len()];
+        self.append_each(ahead, |i, logits| scores.push(TokenScore::of(logits, rest[i])))?;
+        self.rewind(prompt.len());
+        Ok(scores)
+    }
+
+    /// Writes tokens, keys and values to `path`, beside it first. The file is tied to the model's
+    /// fingerprint.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let mut e = Encoder::default();
+        e.0.extend(SESSION_MAGIC);
+        e.0.extend(self.engine.file().fingerprint());
+        e.u8(self.cache.kind() as u8);
+        e.u8(self.precision as u8);
+        e.u32(self.tokens.len() as u32);
+        self.tokens.iter().for_each(|t| e.u32(*t));
+        self.cache.save(self.tokens.len(), &mut e);
+        let hash = blake3::hash(&e.0);
+        e.0.extend(hash.as_bytes());
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".partial-{}", std::process::id()));
+        let partial = path.with_file_name(name);
+        let write = || {
+            let mut file = std::fs::File::create(&partial)?;
+            file.write_all(&e.0)?;
+            file.sync_all()?;
+            std::fs::rename(&partial, path)
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(&partial);
+            Error::Io(path.display().to_string(), error)
+        })
+    }
+
+    /// Replaces the session's tokens by those saved at `path`. Fails if the file is damaged, belongs
+    /// to another model or kind of cache, or doesn't fit; then the session is empty or unchanged.
+    pub fn restore(&mut self, path: &Path) -> Result<(), Error> {
+        let bytes = std::fs::read(path).map_err(|e| Error::Io(path.display().to_string(), e))?;
+        let refuse = |why: &str| Error::Session(path.into(), why.into());
+        let (body, hash) = bytes
+            .split_last_chunk::<32>()
+            .filter(|(body, _)| body.starts_with(&SESSION_MAGIC))
+            .ok_or_else(|| refuse("not a saved session"))?;
+        if blake3::hash(body).as_bytes() != hash {
+            return Err(refuse("the saved session is damaged"));
+        }
+        let mut d = Decoder(&body[SESSION_MAGIC.len()..]);
+        let short = || refuse("the saved session is cut short");
+        if d.bytes(32).ok_or_else(short)? != self.engine.file().fingerprint() {
+            return Err(refuse("it was saved with another model file"));
+        }
+        if d.u8().ok_or_else(short)? != self.cache.kind() as u8 {
+            return Err(refuse("it was saved with another kind of keys and values (f16 or q8)"));
+        }
+        if d.u8().ok_or_else(short)? != self.precision as u8 {
+            return Err(refuse("it was saved with another precision of activations"));
+        }
+        let n = d.count(4).ok_or_else(short)?;
+        if n > self.context {
+            return Err(Error::ContextFull { needed: n, context: self.context });
+        }
+        let tokens: Option<Vec<u32>> = (0..n).map(|_| d.u32()).collect();
+        let tokens = tokens.ok_or_else(short)?;
+        self.check_tokens(&tokens)?;
+        self.tokens.clear();
+        self.cache.restore(n, &mut d).ok_or_else(short)?;
+        d.end().ok_or_else(|| refuse("bytes follow the saved session"))?;
+        self.tokens = tokens;
+        Ok(())
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        let vocab_size = self.engine.config().vocab_size;
+        match tokens.iter().find(|t| **t as usize >= vocab_size) {
+            Some(id) => Err(Error::Token { id: *id, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs tokens through the model and appends them to the session.
+    fn run(
+        &mut self,
+        tokens: &[u32],
+        wanted: Logits,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        if tokens.is_empty() {
+            return match wanted {
+                Logits::Last => Err(Error::EmptyPrompt),
+                Logits::All => Ok(()),
+            };
+        }
+        self.check_tokens(tokens)?;
+        let needed = self.tokens.len() + tokens.len();
+        if needed > self.context {
+            return Err(Error::ContextFull { needed, context: self.context });
+        }
+        let mut start = self.tokens.len();
+        let n_chunks = tokens.len().div_ceil(MAX_ROWS);
+        for (i, chunk) in tokens.chunks(MAX_ROWS).enumerate() {
+            let mut work = self.engine.workspace();
+            let weights = self.engine.weights();
+            let mut batch = [Segment { cache: &mut self.cache, start, tokens: chunk }];
+            work.forward(weights, &mut batch, self.precision, &|| self.cancel.is_cancelled())
+                .map_err(|_| Error::Cancelled)?;
+            if let Logits::All = wanted {
+                // A few rows at a time: a large vocabulary makes logits large.
+                for first in (0..chunk.len()).step_by(LOGIT_ROWS) {
+                    let rows = first..chunk.len().min(first + LOGIT_ROWS);
+                    let logits = work.logits(weights, rows, self.precision);
+                    for (r, logits) in logits.enumerate() {
+                        each(i * MAX_ROWS + first + r, logits);
+                    }
+                }
+            } else if i + 1 == n_chunks {
+                let last = chunk.len() - 1;
+                for logits in work.logits(weights, last..last + 1, self.precision) {
+                    self.logits.clear();
+                    self.logits.extend_from_slice(logits);
+                }
+            }
+            start += chunk.len();
+        }
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+}
+
+const SESSION_MAGIC: [u8; 8] = *b"KOUDSES1";
+/// Rows whose logits are worked out together when all are wanted.
+const LOGIT_ROWS: usize = 8;
+
+#[derive(Clone, Copy)]
+enum Logits {
+    Last,
+    All,
+}
+
+/// How likely a token was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenScore {
+    /// Natural logarithm of its probability.
+    pub logprob: f64,
+    /// No token was likelier.
+    pub greedy: bool,
+}
+
+impl TokenScore {
+    /// The score of `token` under `logits`. Panics if it is outside the vocabulary.
+    pub fn of(logits: &[f32], token: u32) -> TokenScore {
+        let logit = logits[token as usize];
+        let best = crate::sampler::argmax(logits).map(|(id, _)| id);
+        TokenScore { logprob: logit as f64 - log_sum_exp(logits), greedy: best == Some(token) }
+    }
+}

@@ -1,0 +1,1 @@
+//! Chat templates in the styles of the supported families, and hostile ones.
