@@ -76,14 +76,16 @@ fn unsupported(component: &str, found: impl fmt::Display) -> Error {
 }
 
 /// Control tokens that end a turn or a text in the supported families, besides the model's own eos.
-const END_SPELLINGS: [&str; 7] = [
+const END_SPELLINGS: [&str; 9] = [
     "<|im_end|>",
     "<|endoftext|>",
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end_of_text|>",
     "<end_of_turn>",
+    "<|end|>",
     "<eos>",
+    "</s>",
 ];
 
 /// Sets `spec.ends`: `given`, eos, and the control tokens known to end a turn.

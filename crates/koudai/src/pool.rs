@@ -3,6 +3,8 @@
 //! Start with [`Pool::for_each`]. The caller takes part in the work. Tasks are claimed one by one from
 //! a counter that also says which region they belong to, and the caller waits for claimed tasks, not
 //! for workers: one that the system doesn't let run costs nothing, as the others take its share.
+//! If claimed tasks get stuck all the same, because other programs hold the cores, the caller works
+//! alone for a while ([`Contention`]).
 //! Workers spin for a moment after each region, so that the next one starts at once, then park, so
 //! that an idle engine costs nothing. Which thread runs a task never shows in the result, since each
 //! output has one writer and one order of additions.
@@ -14,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use koudai_kernels::{Columns, Kernels, Matrix, Rows};
 
@@ -29,6 +32,50 @@ type Job<'a> = &'a (dyn Fn(usize, usize) + Sync);
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<(Thread, JoinHandle<()>)>,
+    contention: Contention,
+}
+
+/// Whether sharing work pays while other programs want the cores too. A worker that loses its core in
+/// the middle of a task holds everyone up for some milliseconds, a hundred times longer than a region
+/// takes; then one thread alone is faster.
+#[derive(Default)]
+struct Contention {
+    /// Work alone until then.
+    alone_until: Option<Instant>,
+    /// How long that was last time.
+    pause: Duration,
+    /// When sharing was last taken up again.
+    resumed: Option<Instant>,
+}
+
+impl Contention {
+    /// A wait this long means that a worker lost its core.
+    const STALL: Duration = Duration::from_micros(500);
+    const FIRST_PAUSE: Duration = Duration::from_millis(20);
+    const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+
+    fn alone(&mut self) -> bool {
+        let Some(until) = self.alone_until else { return false };
+        let now = Instant::now();
+        if now < until {
+            return true;
+        }
+        (self.alone_until, self.resumed) = (None, Some(now));
+        false
+    }
+
+    fn waited(&mut self, time: Duration) {
+        if time < Contention::STALL {
+            return;
+        }
+        // Stalled again soon after the last pause: the next one is longer.
+        let soon = self.resumed.is_some_and(|at| at.elapsed() < 2 * self.pause);
+        self.pause = match soon {
+            true => (2 * self.pause).min(Contention::LONGEST_PAUSE),
+            false => Contention::FIRST_PAUSE,
+        };
+        self.alone_until = Some(Instant::now() + self.pause);
+    }
 }
 
 struct Shared {
@@ -56,7 +103,8 @@ impl Pool {
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { shared, workers: Vec::with_capacity(n_workers) };
+        let workers = Vec::with_capacity(n_workers);
+        let mut pool = Pool { shared, workers, contention: Contention::default() };
         for index in 0..n_workers {
             let shared = pool.shared.clone();
             let handle = std::thread::Builder::new()
@@ -80,7 +128,7 @@ impl Pool {
 
     /// The same, telling each task the index of its thread.
     fn for_each_on(&mut self, n_tasks: usize, task: impl Fn(usize, usize) + Sync) {
-        if n_tasks <= 1 || self.workers.is_empty() {
+        if n_tasks <= 1 || self.workers.is_empty() || self.contention.alone() {
             return (0..n_tasks).for_each(|i| task(0, i));
         }
         // Tasks are claimed from the last number down; memory is read upwards.
@@ -100,13 +148,18 @@ impl Pool {
         }
         while shared.run_one(0) {}
         let mut spins = 0;
+        let mut since = None;
         while shared.pending.load(Ordering::Acquire) > 0 {
             spins += 1;
             if spins < SPINS_BEFORE_YIELD {
                 std::hint::spin_loop();
             } else {
+                since.get_or_insert_with(Instant::now);
                 std::thread::yield_now();
             }
+        }
+        if let Some(since) = since {
+            self.contention.waited(since.elapsed());
         }
         let panic = shared.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(panic) = panic {

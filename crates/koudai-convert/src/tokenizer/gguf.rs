@@ -209,15 +209,22 @@ fn kinds(vocab: &GgufVocab<'_>) -> Result<Vec<Kind>, Error> {
         return Err(Error::Conflict(lengths));
     }
     let kind = |(id, &number): (usize, &i32)| match number {
-        1 => Ok(Kind::Normal),
         2 => Ok(Kind::Unknown),
         3 => Ok(Kind::Control),
+        // Files exist that call a token which ends turns an ordinary one; llama.cpp overrides them
+        // too. A stranger's text must not be able to spell it.
+        1 | 4 if ends_turns(vocab.tokens[id]) => Ok(Kind::Control),
+        1 => Ok(Kind::Normal),
         4 => Ok(Kind::UserDefined),
         5 => Ok(Kind::Unused),
         6 => Ok(Kind::Byte),
         other => Err(unsupported("token type", format_args!("{other} of token {id}"))),
     };
     types.iter().enumerate().map(kind).collect()
+}
+
+fn ends_turns(spelling: &[u8]) -> bool {
+    super::END_SPELLINGS.iter().any(|end| end.as_bytes() == spelling)
 }
 
 fn matched(kind: Kind) -> Matched {
