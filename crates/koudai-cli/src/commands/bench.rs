@@ -3,7 +3,7 @@
 use koudai_eval::bench::{Options, bench};
 use serde_json::json;
 
-use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs};
+use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs, above_zero};
 use crate::output;
 
 /// Measure speed and memory: a warm-up, then medians of several runs
@@ -13,16 +13,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens of the prompt
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = above_zero)]
     prompt: usize,
     /// Tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = above_zero)]
     generate: usize,
     /// Tokens already in the context
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: usize,
     /// Measured runs
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = above_zero)]
     runs: usize,
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "f16")]
@@ -35,13 +35,6 @@ pub(crate) struct Args {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n > 0 => Ok(n),
-        _ => Err("it should be a number above 0".into()),
-    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {

@@ -161,7 +161,10 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn download(server: &Server, folder: &Path, expected: &Expected) -> Result<String, Error> {
     let to = folder.join("m.gguf");
-    let result = server.hub().download(&FILE, expected, &to, &mut |p| assert!(p.done <= 1_000_000));
+    let result = server.hub().download(&FILE, expected, &to, &mut |p| {
+        assert!(p.done <= 1_000_000);
+        on(p)
+    });
     assert_eq!(result.is_ok(), to.exists(), "the name appears exactly when all is right");
     result
 }
@@ -275,7 +278,7 @@ fn no_server_is_an_error_soon() {
     let folder = tempfile::tempdir().unwrap();
     let start = std::time::Instant::now();
     let to = folder.path().join("m.gguf");
-    assert!(hub.download(&FILE, &Expected::default(), &to, &mut |_| {}).is_err());
+    assert!(hub.download(&FILE, &Expected::default(), &to, &mut on).is_err());
     assert!(start.elapsed().as_secs() < 6);
 }
 
@@ -288,8 +291,8 @@ fn a_file_is_found_by_how_its_name_ends() {
     let to = folder.path().join("m.gguf");
     let file = |ending| HubFile { file: Wanted::Ending(ending), ..FILE };
     let hub = server.hub();
-    hub.download(&file("q4_1.gguf"), &Expected::default(), &to, &mut |_| {}).unwrap();
-    let e = hub.download(&file("q8_0.gguf"), &Expected::default(), &to, &mut |_| {}).unwrap_err();
+    hub.download(&file("q4_1.gguf"), &Expected::default(), &to, &mut on).unwrap();
+    let e = hub.download(&file("q8_0.gguf"), &Expected::default(), &to, &mut on).unwrap_err();
     assert!(e.to_string().contains("q8_0.gguf"), "{e}");
 }
 
@@ -313,14 +316,14 @@ fn pull_converts_once_and_resolve_finds_it() {
     let cache = Cache::at(folder.path().join("cache"));
     let options = PullOptions { hub: server.hub(), python: false, ..PullOptions::default() };
     let resolve_with =
-        |allowed: bool| resolve(&cache, "qwen3-0.6b", &options, &mut |_| allowed, &mut |_| {});
+        |allowed: bool| resolve(&cache, "qwen3-0.6b", &options, &mut |_| allowed, &mut on);
     assert!(resolve_with(false).unwrap_err().to_string().contains("pull it first"));
     assert!(server.ranges().is_empty());
     let path = resolve_with(true).unwrap();
     assert!(koudai::file::ModelFile::open(&path).is_ok());
     let requests = server.ranges().len();
     assert_eq!(resolve_with(false).unwrap(), path);
-    let pulled = koudai_convert::pull(&cache, "qwen3-0.6b", &options, &mut |_| {}).unwrap();
+    let pulled = koudai_convert::pull(&cache, "qwen3-0.6b", &options, &mut on).unwrap();
     assert_eq!((pulled.origin, pulled.report.is_some()), ("cache", false));
     assert_eq!(server.ranges().len(), requests, "nothing is fetched again");
     // Damaged, it is made anew from what was downloaded.
@@ -338,9 +341,8 @@ fn resolve_takes_paths_and_converts_on_first_use() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path().join("cache"));
     let options = PullOptions { python: false, ..PullOptions::default() };
-    let resolve = |model: &Path| {
-        resolve(&cache, model.to_str().unwrap(), &options, &mut |_| false, &mut |_| {})
-    };
+    let resolve =
+        |model: &Path| resolve(&cache, model.to_str().unwrap(), &options, &mut |_| false, &mut on);
     let model = TinyModel::new(Family::Qwen3, true);
     let input = folder.path().join("tiny.gguf");
     std::fs::write(&input, model.gguf(BF16).build()).unwrap();

@@ -80,28 +80,6 @@ fn all_same<'a>(pair: &Pair, texts: impl IntoIterator<Item = &'a str>) -> usize 
 
 // ---- Data, where it is present ----------------------------------------------------------------
 
-fn data(path: &str) -> Option<PathBuf> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
-    let root =
-        std::env::var_os("KOUDAI_DATA").map_or_else(|| PathBuf::from(default), PathBuf::from);
-    present(root.join(path))
-}
-
-fn model(file: &str) -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let default = home.join(".cache/koudai-test-models");
-    let root = std::env::var_os("KOUDAI_MODELS").map_or(default, PathBuf::from);
-    present(root.join(file))
-}
-
-fn present(path: PathBuf) -> Option<PathBuf> {
-    let found = path.exists();
-    if !found {
-        println!("skipped: {} isn't there", path.display());
-    }
-    found.then_some(path)
-}
-
 /// Qwen 3's, read once for all tests.
 fn qwen3() -> Option<&'static Pair> {
     static PAIR: OnceLock<Option<Pair>> = OnceLock::new();
