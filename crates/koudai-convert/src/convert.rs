@@ -219,12 +219,10 @@ fn convert_file(
     if start.starts_with(b"KOUDAI") {
         return Err(Error::Input("is a .koudai file already".into()));
     }
-    if start.is_empty() {
-        return Err(Error::Input("is empty".into()));
-    }
     if !Gguf::recognizes(&start) {
-        let why = "is neither a GGUF file nor a folder with a config.json";
-        return Err(Error::Input(why.into()));
+        let empty = if start.is_empty() { "empty, " } else { "" };
+        let why = format!("is {empty}neither a GGUF file nor a folder with a config.json");
+        return Err(Error::Input(why));
     }
     let bytes = koudai::file::map_file(input)?;
     let file = Gguf::parse(&bytes)?;

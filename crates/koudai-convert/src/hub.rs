@@ -347,6 +347,15 @@ impl Partial {
     }
 }
 
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // What is worth going on with stays.
+        if self.len == 0 {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 pub(crate) fn partial_path(to: &Path) -> PathBuf {
     let mut name = to.file_name().unwrap_or_default().to_owned();
     name.push(".partial");

@@ -85,7 +85,11 @@ impl std::fmt::Display for FileError {
             }
             FileError::Length { expected, found } => {
                 let how = if found < expected { "cut short" } else { "damaged" };
-                write!(f, "the file has {found} bytes and should have {expected}: it is {how}")
+                let least = if *expected == FIRST_SECTION { "at least " } else { "" };
+                write!(
+                    f,
+                    "the file has {found} bytes and should have {least}{expected}: it is {how}"
+                )
             }
             FileError::Table(why) => write!(f, "section table: {why}"),
             FileError::Hash(name) => {

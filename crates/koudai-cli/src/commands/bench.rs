@@ -4,7 +4,7 @@ use koudai_eval::bench::{Options, bench};
 use serde_json::json;
 
 use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs, above_zero};
-use crate::output;
+use crate::{interrupt, output};
 
 /// Measure speed and memory: a warm-up, then medians of several runs
 #[derive(clap::Args)]
@@ -48,6 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         open: args.engine.options(),
     };
     let path = args.model.path()?;
+    interrupt::may_exit(true);
     let r = bench(&path, &options)?;
     let (measured, used) = (r.bandwidth / 1e9, r.used_bandwidth() / 1e9);
     if args.json {

@@ -53,7 +53,7 @@ pub(crate) fn show(progress: &mut output::Progress, p: Progress) -> Flow {
         Stage::Hash => "checking",
         Stage::Convert => "converting",
     };
-    interrupt::downloading(p.stage == Stage::Download);
+    interrupt::may_exit(p.stage == Stage::Download);
     progress.update(label, p.done, p.total);
     match interrupt::requested() {
         true => Flow::Break(()),

@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use koudai::Flow;
 use koudai_convert::arch::Family;
 use koudai_convert::hub::{Expected, Hub};
 use koudai_convert::models::{HubFile, Wanted};
-use koudai_convert::{Cache, Error, PullOptions, resolve};
+use koudai_convert::{Cache, Error, Progress, PullOptions, resolve};
 use sha2::{Digest, Sha256};
 
 use crate::support::*;
@@ -210,6 +211,27 @@ fn a_download_that_never_progresses_gives_up_and_keeps_what_it_has() {
 }
 
 #[test]
+fn a_stopped_download_keeps_what_it_has_and_goes_on() {
+    let server = Server::start(good());
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("m.gguf");
+    let mut stop = |p: Progress| match p.done < 200_000 {
+        true => Flow::Continue(()),
+        false => Flow::Break(()),
+    };
+    let result = server.hub().download(&FILE, &Expected::default(), &to, &mut stop);
+    assert!(matches!(result, Err(Error::Cancelled)));
+    assert_eq!(names(folder.path()), ["m.gguf.partial"]);
+    download(&server, folder.path(), &Expected::default()).unwrap();
+    assert_eq!(names(folder.path()), ["m.gguf"]);
+    // Stopped before the first byte, there is nothing to keep.
+    let to = folder.path().join("other");
+    let result = server.hub().download(&FILE, &Expected::default(), &to, &mut |_| Flow::Break(()));
+    assert!(matches!(result, Err(Error::Cancelled)));
+    assert_eq!(names(folder.path()), ["m.gguf"]);
+}
+
+#[test]
 fn what_was_kept_of_another_file_is_dropped() {
     let server = Server::start(good());
     let folder = tempfile::tempdir().unwrap();
@@ -350,9 +372,13 @@ fn resolve_takes_paths_and_converts_on_first_use() {
     assert_eq!(resolve(&input).unwrap(), first);
     assert_eq!(resolve(&first).unwrap(), first, "a .koudai file is itself");
     std::fs::write(&input, model.gguf(F32).build()).unwrap();
+    // No process has so large a number.
+    let stale = format!("{}.partial-4294967295", first.display());
+    std::fs::write(&stale, "").unwrap();
     let second = resolve(&input).unwrap();
     assert_ne!(second, first);
     assert!(!first.exists(), "the stale conversion is gone");
+    assert!(!cfg!(target_os = "linux") || !Path::new(&stale).exists(), "and so is a half one");
     let path = folder.path().join("hf");
     model.folder(&path, 2);
     let third = resolve(&path).unwrap();
