@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use zip::ZipArchive;
@@ -82,20 +82,20 @@ fn download(
     let log = folder.join("pip.log");
     let stderr = File::create(&log).map_err(|e| Error::Io(log.clone(), e))?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    // A group of its own: what is called pip may be a script that starts another process.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = command.spawn().map_err(|e| error(package, e))?;
     let status = loop {
         if let Some(status) = child.try_wait().map_err(|e| error(package, e))? {
             break status;
         }
         if let Err(e) = each(bytes_in(folder, 2)) {
-            let _ = child.kill();
-            let _ = child.wait();
+            stop(child);
             return Err(e);
         }
         std::thread::sleep(POLL);
     };
-    // Ctrl-C reaches pip too: ask before its failure is taken for one.
-    each(bytes_in(folder, 2))?;
     if !status.success() {
         let text = std::fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -106,6 +106,14 @@ fn download(
     let mut paths = entries.flatten().map(|entry| entry.path());
     let wheel = paths.find(|p| p.extension().is_some_and(|e| e == "whl"));
     wheel.ok_or_else(|| error(package, "pip fetched no wheel"))
+}
+
+/// Ends pip and, where processes have groups, what it started.
+fn stop(mut child: Child) {
+    #[cfg(unix)]
+    let _ = Command::new("kill").args(["-TERM", "--", &format!("-{}", child.id())]).status();
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// Bytes of the files in a folder and, so deep, in the folders in it.
