@@ -118,7 +118,7 @@ impl Form {
 
 impl Input {
     /// Takes `n_rows` rows of `x` in the forms asked for.
-    fn fill(&mut self, kernels: &Kernels, x: &Buffer, n_rows: usize, form: Form) {
+    fn fill(&mut self, pool: &mut Pool, kernels: &Kernels, x: &Buffer, n_rows: usize, form: Form) {
         let cols = x.width;
         (self.form, self.n_rows, self.cols) = (form, n_rows, cols);
         if form.exact {
@@ -135,16 +135,24 @@ impl Input {
         self.scales.resize(n_rows * planes * groups, 0.0);
         self.sums.resize(n_rows * planes * groups, 0);
         self.mins.resize(n_rows * groups, 0.0);
-        for r in 0..n_rows {
-            let at = r * planes * groups..(r + 1) * planes * groups;
-            kernels.quantize(
-                x.row(r),
-                &mut self.codes[r * planes * cols..][..planes * cols],
-                &mut self.scales[at.clone()],
-                &mut self.sums[at],
-                &mut self.mins[r * groups..][..groups],
-            );
+        let codes = self.codes.chunks_exact_mut(planes * cols);
+        let scales = self.scales.chunks_exact_mut(planes * groups);
+        let sums = self.sums.chunks_exact_mut(planes * groups);
+        let mins = self.mins.chunks_exact_mut(groups);
+        let mut rows = codes.zip(scales).zip(sums).zip(mins).take(n_rows);
+        if n_rows == 1 {
+            for (((codes, scales), sums), mins) in rows {
+                kernels.quantize(x.row(0), codes, scales, sums, mins);
+            }
+            return;
         }
+        let mut rows: Vec<_> = rows.by_ref().collect();
+        let size = rows_per_task(pool, n_rows);
+        pool.for_each_chunk(&mut rows, size, |i, rows| {
+            for (r, (((codes, scales), sums), mins)) in rows.iter_mut().enumerate() {
+                kernels.quantize(x.row(i * size + r), codes, scales, sums, mins);
+            }
+        });
     }
 
     fn rows(&self, weights: &Matrix<'_>, precision: Precision) -> Rows<'_> {
@@ -241,16 +249,16 @@ impl Workspace {
     ) {
         let (kernels, eps) = (self.kernels, config.norm_eps);
         let n_rows = self.rows.n_rows;
-        let rows = &mut self.rows;
 
         // Attention.
-        norm(kernels, &rows.residual, &w.attn_norm, eps, &mut rows.normed, n_rows);
+        self.norm(&w.attn_norm, eps);
+        let rows = &mut self.rows;
         rows.q.resize(n_rows, layer.n_heads * layer.head_dim);
         rows.k.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         rows.v.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         let (q, k, v) = (w.attn_q.view(), w.attn_k.view(), w.attn_v.view());
         let form = Form::of(&[q, k, v], precision);
-        rows.input.fill(kernels, &rows.normed, n_rows, form);
+        rows.input.fill(&mut self.pool, kernels, &rows.normed, n_rows, form);
         let x = &rows.input;
         self.pool.matmul(
             kernels,
@@ -266,19 +274,20 @@ impl Workspace {
         rows.out.resize(n_rows, config.dim);
         let out = w.attn_out.view();
         let form = Form::of(&[out], precision);
-        rows.input.fill(kernels, &rows.attended, n_rows, form);
+        rows.input.fill(&mut self.pool, kernels, &rows.attended, n_rows, form);
         let x = rows.input.rows(&out, precision);
         let job = MatmulJob { weights: out, rows: x, out: rows.out.columns(n_rows) };
         self.pool.matmul(kernels, &mut [job]);
-        add_normed(kernels, rows, w.attn_post_norm.as_deref(), eps);
+        self.add(w.attn_post_norm.as_deref(), eps);
 
         // Feed-forward.
-        norm(kernels, &rows.residual, &w.ffn_norm, eps, &mut rows.normed, n_rows);
+        self.norm(&w.ffn_norm, eps);
+        let rows = &mut self.rows;
         rows.gate.resize(n_rows, layer.ffn_dim);
         rows.up.resize(n_rows, layer.ffn_dim);
         let (gate, up) = (w.ffn_gate.view(), w.ffn_up.view());
         let form = Form::of(&[gate, up], precision);
-        rows.input.fill(kernels, &rows.normed, n_rows, form);
+        rows.input.fill(&mut self.pool, kernels, &rows.normed, n_rows, form);
         let x = &rows.input;
         let (gate_out, up_out) = (rows.gate.columns(n_rows), rows.up.columns(n_rows));
         self.pool.matmul(
@@ -288,21 +297,24 @@ impl Workspace {
                 MatmulJob { rows: x.rows(&up, precision), weights: up, out: up_out },
             ],
         );
-        let (stride, up) = (rows.gate.stride, &rows.up);
-        self.pool.for_each_chunk(&mut rows.gate.data[..n_rows * stride], stride, |r, gate| {
-            let (gate, up) = (&mut gate[..up.width], up.row(r));
-            match layer.activation {
-                Activation::Silu => kernels.silu_mul(gate, up),
-                Activation::GeluTanh => kernels.gelu_mul(gate, up),
+        let (stride, up, size) = (rows.gate.stride, &rows.up, rows_per_task(&self.pool, n_rows));
+        let gates = &mut rows.gate.data[..n_rows * stride];
+        self.pool.for_each_chunk(gates, size * stride, |i, gates| {
+            for (r, gate) in gates.chunks_exact_mut(stride).enumerate() {
+                let (gate, up) = (&mut gate[..up.width], up.row(i * size + r));
+                match layer.activation {
+                    Activation::Silu => kernels.silu_mul(gate, up),
+                    Activation::GeluTanh => kernels.gelu_mul(gate, up),
+                }
             }
         });
         let down = w.ffn_down.view();
         let form = Form::of(&[down], precision);
-        rows.input.fill(kernels, &rows.gate, n_rows, form);
+        rows.input.fill(&mut self.pool, kernels, &rows.gate, n_rows, form);
         let x = rows.input.rows(&down, precision);
         let job = MatmulJob { weights: down, rows: x, out: rows.out.columns(n_rows) };
         self.pool.matmul(kernels, &mut [job]);
-        add_normed(kernels, rows, w.ffn_post_norm.as_deref(), eps);
+        self.add(w.ffn_post_norm.as_deref(), eps);
     }
 
     /// Puts embedding rows into the residual stream and works out each row's rotary angles.
@@ -364,8 +376,12 @@ impl Workspace {
             }
         };
         let (bias, width) = (w.qkv_bias.as_ref(), q.width);
-        self.pool.for_each_chunk(&mut q.data[..*n_rows * q.stride], q.stride, |r, q| {
-            finish(r, &mut q[..width], bias.map(|b| &b.q[..]), w.q_norm.as_deref());
+        let (stride, size) = (q.stride, rows_per_task(&self.pool, *n_rows));
+        self.pool.for_each_chunk(&mut q.data[..*n_rows * stride], size * stride, |i, q| {
+            for (r, q) in q.chunks_exact_mut(stride).enumerate() {
+                let bias = bias.map(|b| &b.q[..]);
+                finish(i * size + r, &mut q[..width], bias, w.q_norm.as_deref());
+            }
         });
         for r in 0..*n_rows {
             finish(r, k.row_mut(r), bias.map(|b| &b.k[..]), w.k_norm.as_deref());
@@ -433,25 +449,24 @@ impl Workspace {
         }
     }
 
-    /// Logits of some of the last pass's rows, in order: `(rows.len(), vocab_size)` with a stride.
+    /// Logits of some of the last pass's rows, in the order of `rows`.
     pub(crate) fn logits(
         &mut self,
         weights: &Weights,
-        rows: std::ops::Range<usize>,
+        rows: &[usize],
         precision: Precision,
     ) -> impl Iterator<Item = &[f32]> {
         let config = weights.config();
         let (kernels, n) = (self.kernels, rows.len());
         let buffers = &mut self.rows;
-        assert!(rows.end <= buffers.n_rows);
-        for (i, r) in rows.enumerate() {
-            let stride = buffers.normed.stride;
-            let out = &mut buffers.normed.data[i * stride..][..config.dim];
-            kernels.rms_norm(buffers.residual.row(r), &weights.final_norm, config.norm_eps, out);
+        assert!(n <= buffers.n_rows && rows.iter().all(|r| *r < buffers.n_rows));
+        for (i, r) in rows.iter().enumerate() {
+            let out = buffers.normed.row_mut(i);
+            kernels.rms_norm(buffers.residual.row(*r), &weights.final_norm, config.norm_eps, out);
         }
         let head = weights.head().view();
         let form = Form::of(&[head], precision);
-        buffers.input.fill(kernels, &buffers.normed, n, form);
+        buffers.input.fill(&mut self.pool, kernels, &buffers.normed, n, form);
         buffers.logits.resize(n, config.vocab_size);
         let x = buffers.input.rows(&head, precision);
         let job = MatmulJob { weights: head, rows: x, out: buffers.logits.columns(n) };
@@ -516,22 +531,53 @@ fn attend_task(
     kernels.values(scores, values, start..last + 1, dim, &mut out[..n * dim]);
 }
 
-fn norm(k: &Kernels, x: &Buffer, w: &[f32], eps: f32, out: &mut Buffer, n_rows: usize) {
-    for r in 0..n_rows {
-        k.rms_norm(x.row(r), w, eps, out.row_mut(r));
+/// Rows that one task takes in work that goes row by row; few rows stay together.
+fn rows_per_task(pool: &Pool, n_rows: usize) -> usize {
+    n_rows.div_ceil(pool.n_threads() * 4).max(4)
+}
+
+impl Workspace {
+    /// normed = rms_norm(residual) · w
+    fn norm(&mut self, w: &[f32], eps: f32) {
+        let RowBuffers { n_rows, residual, normed, .. } = &mut self.rows;
+        norm(&mut self.pool, self.kernels, residual, w, eps, normed, *n_rows);
+    }
+
+    /// residual += out, through a norm if the layer has one after the block.
+    fn add(&mut self, post_norm: Option<&[f32]>, eps: f32) {
+        let RowBuffers { n_rows, residual, normed, out, .. } = &mut self.rows;
+        let mut source = &*out;
+        if let Some(w) = post_norm {
+            norm(&mut self.pool, self.kernels, out, w, eps, normed, *n_rows);
+            source = normed;
+        }
+        let (stride, width) = (residual.stride, residual.width);
+        let size = rows_per_task(&self.pool, *n_rows);
+        let residual = &mut residual.data[..*n_rows * stride];
+        self.pool.for_each_chunk(residual, size * stride, |i, rows| {
+            for (r, row) in rows.chunks_exact_mut(stride).enumerate() {
+                add(&mut row[..width], source.row(i * size + r));
+            }
+        });
     }
 }
 
-/// residual += out, through a norm if the layer has one after the block.
-fn add_normed(kernels: &Kernels, rows: &mut RowBuffers, post_norm: Option<&[f32]>, eps: f32) {
-    for r in 0..rows.n_rows {
-        let Some(w) = post_norm else {
-            add(rows.residual.row_mut(r), rows.out.row(r));
-            continue;
-        };
-        kernels.rms_norm(rows.out.row(r), w, eps, rows.normed.row_mut(r));
-        add(rows.residual.row_mut(r), rows.normed.row(r));
-    }
+fn norm(
+    pool: &mut Pool,
+    kernels: &Kernels,
+    x: &Buffer,
+    w: &[f32],
+    eps: f32,
+    out: &mut Buffer,
+    n_rows: usize,
+) {
+    let (stride, width) = (out.stride, out.width);
+    let size = rows_per_task(pool, n_rows);
+    pool.for_each_chunk(&mut out.data[..n_rows * stride], size * stride, |i, rows| {
+        for (r, row) in rows.chunks_exact_mut(stride).enumerate() {
+            kernels.rms_norm(x.row(i * size + r), w, eps, &mut row[..width]);
+        }
+    });
 }
 
 fn add(x: &mut [f32], y: &[f32]) {
