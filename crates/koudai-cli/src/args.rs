@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use koudai::file::Defaults;
 use koudai::{
-    Engine, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, SessionOptions,
+    Engine, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, Session, SessionOptions,
 };
 use koudai_convert::{Cache, PullOptions, models};
 
-use crate::output;
+use crate::{interrupt, output};
 
 /// Which model.
 #[derive(Args)]
@@ -29,7 +29,9 @@ impl ModelArgs {
             &self.model,
             &PullOptions::default(),
             &mut |known| {
-                eprintln!("{} isn't here yet: fetching it once", known.name);
+                let size = known.bytes.map(|b| output::megabytes(b) + ", ").unwrap_or_default();
+                let (name, license) = (known.name, known.license);
+                eprintln!("{name} isn't here yet: downloading it, once ({size}license {license})");
                 true
             },
             &mut |p| crate::commands::pull::show(&mut progress, p),
@@ -42,7 +44,7 @@ impl ModelArgs {
 #[derive(Args)]
 pub(crate) struct EngineArgs {
     /// Threads [default: one for each physical core]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     threads: Option<usize>,
     /// Refuse to use more memory than this
     #[arg(long, value_name = "MB")]
@@ -103,7 +105,7 @@ impl From<KvArg> for KvKind {
 #[derive(Args)]
 pub(crate) struct SessionArgs {
     /// Tokens of context [default: the model's, at most 4096]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = above_zero, allow_negative_numbers = true)]
     pub(crate) ctx: Option<usize>,
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "f16")]
@@ -117,6 +119,18 @@ impl SessionArgs {
     pub(crate) fn options(&self) -> SessionOptions {
         SessionOptions { context: self.ctx, kv: self.kv.into(), precision: self.activation.into() }
     }
+
+    /// A session that Ctrl-C cancels.
+    pub(crate) fn open(&self, engine: &Engine) -> anyhow::Result<Session> {
+        let mut session = match (Session::new(engine, &self.options()), self.ctx) {
+            (Err(error @ koudai::Error::Parameter(_)), Some(ctx)) => {
+                return Err(error).with_context(|| format!("--ctx {ctx}"));
+            }
+            (result, _) => result?,
+        };
+        session.set_cancel_token(interrupt::token());
+        Ok(session)
+    }
 }
 
 /// How to choose tokens and when to stop.
@@ -126,29 +140,29 @@ pub(crate) struct GenerateArgs {
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// Randomness; 0 takes the likeliest token always
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = zero_or_more, allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Keep the K likeliest tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Keep the likeliest tokens that together reach P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = share, allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Keep tokens at least P times as likely as the likeliest
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = share, allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Make tokens of the context less likely; 1 is off
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = positive, allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Subtract from the logits of generated tokens
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true)]
     presence_penalty: f32,
     /// Subtract from the logits of generated tokens, once for each time
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true)]
     frequency_penalty: f32,
     /// Add to the logit of a token, as ID=X; may be repeated
-    #[arg(long, value_name = "ID=X")]
-    logit_bias: Vec<String>,
+    #[arg(long, value_name = "ID=X", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
     /// Same seed, same text [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -164,7 +178,7 @@ impl GenerateArgs {
         advice: &Defaults,
         fallback: &SamplingParams,
         max_tokens: usize,
-    ) -> anyhow::Result<GenerateParams> {
+    ) -> GenerateParams {
         let or = |given: Option<f32>, advised: Option<f32>, otherwise: f32| {
             given.or(advised).unwrap_or(otherwise)
         };
@@ -180,24 +194,57 @@ impl GenerateArgs {
             ),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            logit_bias: self.logit_bias.iter().map(|b| bias(b)).collect::<anyhow::Result<_>>()?,
+            logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random_seed),
         };
-        Ok(GenerateParams {
+        GenerateParams {
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             sampling,
             stop: self.stop.clone(),
             ignore_end: false,
-        })
+        }
     }
 }
 
-fn bias(text: &str) -> anyhow::Result<(u32, f32)> {
+/// A parser of numbers for which `ok` holds.
+fn checked<T: std::str::FromStr>(
+    text: &str,
+    ok: impl Fn(&T) -> bool,
+    what: &str,
+) -> Result<T, String> {
+    text.parse().ok().filter(ok).ok_or_else(|| format!("it must be {what}"))
+}
+
+fn zero_or_more(text: &str) -> Result<f32, String> {
+    checked(text, |v: &f32| v.is_finite() && *v >= 0.0, "0 or more")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    checked(text, |v: &f32| v.is_finite() && *v > 0.0, "above 0")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    checked(text, |v| (0.0..=1.0).contains(v), "from 0 to 1")
+}
+
+fn number(text: &str) -> Result<f32, String> {
+    checked(text, |v: &f32| v.is_finite(), "a number")
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    checked(text, |n| (1..=256).contains(n), "1 to 256")
+}
+
+/// A whole number above 0.
+pub(crate) fn above_zero(text: &str) -> Result<usize, String> {
+    checked(text, |n| *n > 0, "a number above 0")
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
     let parts = text.split_once('=').and_then(|(id, x)| Some((id.parse().ok()?, x.parse().ok()?)));
-    match parts {
-        Some(bias) => Ok(bias),
-        None => bail!("--logit-bias {text}: it should be ID=X, such as 42=-1.5"),
-    }
+    parts
+        .filter(|(_, x): &(u32, f32)| !x.is_nan())
+        .ok_or_else(|| "it must be ID=X, such as 42=-1.5".into())
 }
 
 fn random_seed() -> u64 {

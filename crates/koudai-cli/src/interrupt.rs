@@ -1,4 +1,6 @@
-//! Ctrl-C: the first asks the work to stop cleanly, the second ends the process.
+//! Ctrl-C: the first asks the work to stop cleanly, the second ends the process. Where ending at
+//! once does no harm, the first does so a second later, whatever keeps the work waiting: a download
+//! keeps what it has for the next one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use koudai::CancelToken;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+static MAY_EXIT: AtomicBool = AtomicBool::new(false);
 
 fn slot() -> &'static std::sync::Mutex<CancelToken> {
     static CURRENT: OnceLock<std::sync::Mutex<CancelToken>> = OnceLock::new();
@@ -19,12 +22,24 @@ pub(crate) fn install() {
             std::process::exit(130);
         }
         slot().lock().unwrap_or_else(|e| e.into_inner()).cancel();
+        if MAY_EXIT.load(Ordering::SeqCst) {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            if MAY_EXIT.load(Ordering::SeqCst) {
+                eprintln!("interrupted");
+                std::process::exit(130);
+            }
+        }
     });
 }
 
 /// True once Ctrl-C was pressed.
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Says whether the process could end now and leave nothing half done.
+pub(crate) fn may_exit(yes: bool) {
+    MAY_EXIT.store(yes, Ordering::SeqCst);
 }
 
 /// Takes note of an interrupt and forgets it, for commands that go on after one.

@@ -3,6 +3,8 @@
 //! Exit status: 0 done, 1 failed with one line on standard error, 2 wrong usage, 130 interrupted.
 //! Start with [`Command`]; each command is a file in `commands/`.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod commands;
 mod interrupt;
@@ -10,6 +12,7 @@ mod output;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -36,7 +39,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // One line: the value, the option and what is wrong.
+        Err(error) if error.kind() == ErrorKind::ValueValidation => {
+            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     interrupt::install();
     let result = match cli.command {
         Command::Pull(args) => commands::pull::run(&args),
@@ -50,15 +61,23 @@ fn main() -> ExitCode {
         Command::Convert(args) => commands::convert::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
     };
+    let wrong_value = |e: &anyhow::Error| {
+        matches!(e.root_cause().downcast_ref(), Some(koudai::Error::Parameter(_)))
+    };
     match result {
-        _ if interrupt::requested() => ExitCode::from(130),
+        _ if interrupt::requested() => {
+            output::end_line();
+            eprintln!("interrupted");
+            ExitCode::from(130)
+        }
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
+            output::end_line();
             // One line, whatever an underlying message holds.
             let text = format!("{error:#}").replace(['\n', '\r'], " ");
             eprintln!("error: {text}");
-            ExitCode::FAILURE
+            ExitCode::from(if wrong_value(&error) { 2 } else { 1 })
         }
     }
 }

@@ -1,15 +1,41 @@
 //! Standard output for results, standard error for the rest; progress bars on terminals.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Standard output is in the middle of a line.
+static MID_LINE: AtomicBool = AtomicBool::new(false);
 
 /// Writes to standard output and flushes.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
+    if let Some(last) = text.bytes().last() {
+        MID_LINE.store(last != b'\n', Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Ends a line that generated text left open, so that what follows starts its own.
+pub(crate) fn end_line() {
+    if MID_LINE.swap(false, Ordering::Relaxed) {
+        let _ = print("\n");
+    }
+}
+
+/// Fails if no file can be written at `path`: better said before long work than after it.
+pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".partial-{}", std::process::id()));
+    let probe = path.with_file_name(name);
+    std::fs::File::create(&probe).with_context(|| path.display().to_string())?;
+    let _ = std::fs::remove_file(probe);
     Ok(())
 }
 

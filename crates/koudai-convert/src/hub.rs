@@ -13,7 +13,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use ureq::Agent;
 
-use crate::convert::{Progress, Stage, hex};
+use crate::convert::{Stage, Watch, hex, tell};
 use crate::error::Error;
 use crate::models::{HubFile, Wanted};
 
@@ -69,14 +69,16 @@ impl Hub {
     }
 
     /// Fetches `file` to `to` and returns its SHA-256. Continues what an earlier attempt left in
-    /// `to.partial`.
+    /// `to.partial`, and leaves it there if `progress` ends this one.
     pub fn download(
         &self,
         file: &HubFile,
         expected: &Expected,
         to: &Path,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut Watch<'_>,
     ) -> Result<String, Error> {
+        // Before the network, which may keep us waiting.
+        tell(progress, Stage::Download, 0, expected.bytes.unwrap_or(0))?;
         let name = match file.file {
             Wanted::Named(name) => name.to_owned(),
             Wanted::Ending(ending) => self.find(file, ending)?,
@@ -138,7 +140,7 @@ impl Hub {
         url: &str,
         expected: &Expected,
         partial: &mut Partial,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut Watch<'_>,
     ) -> Result<(), Error> {
         let mut total = expected.bytes;
         let mut failures = 0;
@@ -152,13 +154,14 @@ impl Hub {
             let before = partial.len;
             match self.connect_once(url, &mut total, partial, progress) {
                 Ok(()) => return Ok(()),
-                Err(e @ Error::Io(..)) => return Err(e),
+                Err(e @ (Error::Io(..) | Error::Cancelled)) => return Err(e),
                 Err(e) => {
                     failures = if partial.len > before { 0 } else { failures + 1 };
                     if failures >= MAX_FAILURES || matches!(e, Error::Refused { .. }) {
                         return Err(e);
                     }
                     std::thread::sleep(Duration::from_millis(200 << failures));
+                    tell(progress, Stage::Download, partial.len, total.unwrap_or(0))?;
                 }
             }
         }
@@ -170,7 +173,7 @@ impl Hub {
         url: &str,
         total: &mut Option<u64>,
         partial: &mut Partial,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut Watch<'_>,
     ) -> Result<(), Error> {
         let mut request = self.authorize(self.agent.get(url));
         if partial.len > 0 {
@@ -218,8 +221,7 @@ impl Hub {
                 return Err(Error::Refused { what: url.into(), why });
             }
             partial.append(bytes)?;
-            let (done, total) = (partial.len, total.unwrap_or(0));
-            progress(Progress { stage: Stage::Download, done, total });
+            tell(progress, Stage::Download, partial.len, total.unwrap_or(0))?;
         }
         match total {
             Some(total) if partial.len < *total => {
@@ -316,7 +318,7 @@ impl Partial {
         mut self,
         expected: &Expected,
         to: &Path,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut Watch<'_>,
     ) -> Result<String, Error> {
         let io = |e| Error::Io(self.path.clone(), e);
         self.file.rewind().map_err(io)?;
@@ -327,7 +329,7 @@ impl Partial {
             let Some(bytes) = buffer.get(..n).filter(|b| !b.is_empty()) else { break };
             hasher.update(bytes);
             done += n as u64;
-            progress(Progress { stage: Stage::Hash, done, total: self.len });
+            tell(progress, Stage::Hash, done, self.len)?;
         }
         let found = hex(&hasher.finalize());
         let wrong_size = expected.bytes.is_some_and(|bytes| bytes != done);
@@ -342,6 +344,15 @@ impl Partial {
         self.file.sync_all().map_err(io)?;
         std::fs::rename(&self.path, to).map_err(io)?;
         Ok(found)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // What is worth going on with stays.
+        if self.len == 0 {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -24,6 +24,6 @@ mod vocab;
 pub mod weights;
 
 pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
-pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, convert};
+pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, Watch, convert};
 pub use error::Error;
 pub use weights::{Quant, TensorReport};

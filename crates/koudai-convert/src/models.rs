@@ -11,6 +11,8 @@ pub struct KnownModel {
     pub architecture: &'static str,
     /// Its license's identifier.
     pub license: &'static str,
+    /// It was made to chat and has a chat template; others complete text.
+    pub chat: bool,
     /// Name of the downloaded file in the cache.
     pub file: &'static str,
     /// Bytes of that file, where recorded.
@@ -52,6 +54,7 @@ pub const KNOWN: [KnownModel; 5] = [
         name: DEFAULT,
         architecture: "llama",
         license: "apache-2.0",
+        chat: true,
         file: "SmolLM2-135M-Instruct.Q4_1.gguf",
         bytes: Some(98_362_432),
         sha256: Some("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
@@ -66,6 +69,7 @@ pub const KNOWN: [KnownModel; 5] = [
         name: "smollm2-360m",
         architecture: "llama",
         license: "apache-2.0",
+        chat: true,
         file: "smollm2-360m-instruct-q8_0.gguf",
         bytes: None,
         sha256: None,
@@ -80,6 +84,7 @@ pub const KNOWN: [KnownModel; 5] = [
         name: "gemma3-270m",
         architecture: "gemma3",
         license: "gemma",
+        chat: false,
         file: "gemma-3-270m-q4_k_m.gguf",
         bytes: Some(253_113_024),
         sha256: Some("a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"),
@@ -99,6 +104,7 @@ pub const KNOWN: [KnownModel; 5] = [
         name: "mnn-pocket-0.3b",
         architecture: "qwen3",
         license: "apache-2.0",
+        chat: true,
         file: "MNN-Pocket-0.3B-Q4_1.gguf",
         bytes: None,
         sha256: None,
@@ -113,6 +119,7 @@ pub const KNOWN: [KnownModel; 5] = [
         name: "qwen3-0.6b",
         architecture: "qwen3",
         license: "apache-2.0",
+        chat: true,
         file: "Qwen3-0.6B-Q8_0.gguf",
         bytes: None,
         sha256: None,

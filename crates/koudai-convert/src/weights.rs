@@ -4,7 +4,6 @@
 //! can be kept exactly. [`encode`] produces the bytes and measures, on the bytes, what was lost.
 //! Neither knows names, formats or files. Memory is a few panels, whatever the model's size.
 
-use koudai::file::FileError;
 use koudai::{Shape, TensorId};
 use koudai_kernels::num::{f16_to_f32, f32_to_f16};
 use koudai_kernels::{Kind, Matrix, PANEL_ROWS, PanelWriter};
@@ -355,7 +354,7 @@ pub(crate) fn fitting(wanted: Kind, cols: usize) -> Kind {
 pub fn encode(
     plan: &Plan<'_>,
     threads: usize,
-    mut sink: impl FnMut(&[u8]) -> Result<(), FileError>,
+    mut sink: impl FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<TensorReport, Error> {
     let mut loss = Loss::default();
     match plan.shape {

@@ -58,7 +58,7 @@ pub enum FileError {
     Version(u32),
     /// The file is shorter or longer than its header says: a broken download or copy.
     Length {
-        /// Bytes that the header promises.
+        /// Bytes that the header promises, or that the smallest file has.
         expected: u64,
         /// Bytes that are there.
         found: u64,
@@ -84,9 +84,11 @@ impl std::fmt::Display for FileError {
                 write!(f, "format version {v}; this build reads version {VERSION}")
             }
             FileError::Length { expected, found } => {
+                let how = if found < expected { "cut short" } else { "damaged" };
+                let least = if *expected == FIRST_SECTION { "at least " } else { "" };
                 write!(
                     f,
-                    "the file has {found} bytes and should have {expected}: it is damaged or cut"
+                    "the file has {found} bytes and should have {least}{expected}: it is {how}"
                 )
             }
             FileError::Table(why) => write!(f, "section table: {why}"),
@@ -212,7 +214,8 @@ impl ModelFile {
         if len < FIRST_SECTION {
             let mut start = Vec::new();
             (&file).take(8).read_to_end(&mut start).map_err(io)?;
-            return Err(match start == MAGIC {
+            // An empty file too is the start of one.
+            return Err(match MAGIC.starts_with(&start) {
                 true => FileError::Length { expected: FIRST_SECTION, found: len },
                 false => FileError::NotKoudai,
             });
@@ -536,9 +539,11 @@ impl FileWriter {
         Ok(FileWriter { path: path.into(), partial, file, sections: Vec::new(), at: FIRST_SECTION })
     }
 
-    /// Adds a section that readers must know (`required`) or may skip. Panics on bad names.
+    /// Adds a section that readers must know (`required`) or may skip. Panics on a bad name, and on
+    /// one that was added already.
     pub fn section(&mut self, name: &str, required: bool, bytes: &[u8]) -> Result<(), FileError> {
         assert!((1..=8).contains(&name.len()) && name.is_ascii() && name != section::WEIGHTS);
+        assert!(self.sections.iter().all(|s| s.name != name), "section `{name}` is there already");
         self.pad(ALIGN)?;
         let hash = *blake3::hash(bytes).as_bytes();
         let (name, offset, len) = (name.to_owned(), self.at, bytes.len() as u64);

@@ -19,6 +19,28 @@
 //! println!("\n{} tokens", generation.tokens.len());
 //! # Ok::<(), koudai::Error>(())
 //! ```
+//!
+//! Calls block until their work is done, so make them off the thread that draws. Sessions of one
+//! engine may be on different threads: they share its weights and threads and take turns, a chunk of
+//! a prompt or a token at a time. A [`CancelToken`] stops a call from elsewhere.
+//!
+//! [`Chat`] keeps a conversation:
+//!
+//! ```no_run
+//! use koudai::{Chat, Engine, GenerateParams, OpenOptions, Session, SessionOptions};
+//!
+//! let engine = Engine::open("model.koudai".as_ref(), &OpenOptions::default())?;
+//! let session = Session::new(&engine, &SessionOptions::default())?;
+//! let mut chat = Chat::new(session, Some("You are a helpful assistant."))?;
+//! for question in ["Name three fruits.", "And three vegetables?"] {
+//!     let reply = chat.send(question, &GenerateParams::default(), |_, text| {
+//!         print!("{text}");
+//!         std::ops::ControlFlow::Continue(())
+//!     })?;
+//!     println!("\n({} tokens)", reply.generation.tokens.len());
+//! }
+//! # Ok::<(), koudai::Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

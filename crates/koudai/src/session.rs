@@ -37,6 +37,22 @@ pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// Stops work in another thread, between two layers. It stays cancelled: give the session a fresh one
 /// with [`Session::set_cancel_token`] before its next work.
+///
+/// ```no_run
+/// # use koudai::{Engine, OpenOptions, Session, SessionOptions, StopReason};
+/// # let engine = Engine::open("model.koudai".as_ref(), &OpenOptions::default())?;
+/// let mut session = Session::new(&engine, &SessionOptions::default())?;
+/// let cancel = session.cancel_token();
+/// std::thread::spawn(move || {
+///     std::thread::sleep(std::time::Duration::from_secs(2));
+///     cancel.cancel();
+/// });
+/// let generation = session.generate(&[1, 2, 3], &Default::default(), |_, _| {
+///     std::ops::ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(generation.stop_reason, StopReason::Cancelled);
+/// # Ok::<(), koudai::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 

@@ -509,6 +509,10 @@ impl Encoder<'_> {
 }
 
 /// Applies the normalizer to text that no token matched in.
+///
+/// Form C of a character never changes once Unicode has it, so all versions agree about those that
+/// both have. The reference's tables are of Unicode 9, ours are newer: a combining mark assigned in
+/// between (such as U+16FF0, of Unicode 13) is put into canonical order here and left in place there.
 fn normalize(normalizer: Normalizer, text: &str) -> Cow<'_, str> {
     match normalizer {
         Normalizer::None => text.into(),

@@ -7,8 +7,8 @@ use koudai_eval::bench::{Options, Report, bench};
 use koudai_eval::plot;
 use serde_json::{Value, json};
 
-use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs, read_text};
-use crate::output;
+use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs, above_zero, read_text};
+use crate::{interrupt, output};
 
 /// Measure speed and memory: a warm-up, then medians of several runs
 #[derive(clap::Args)]
@@ -18,16 +18,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens of the prompt
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = above_zero)]
     prompt: usize,
     /// Tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = above_zero)]
     generate: usize,
     /// Tokens already in the context; several as 0,512,2048
     #[arg(short, long, value_name = "N,…", default_value = "0", value_delimiter = ',')]
     depth: Vec<usize>,
     /// Measured runs
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = above_zero)]
     runs: usize,
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "f16")]
@@ -48,13 +48,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n > 0 => Ok(n),
-        _ => Err("it should be a number above 0".into()),
-    }
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let options = Options {
         prompt: args.prompt,
@@ -67,7 +60,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let earlier = args.compare.as_deref().map(earlier).transpose()?;
     let path = args.model.path()?;
+    interrupt::may_exit(true);
     let report = bench(&path, &options)?;
+    interrupt::may_exit(false);
     let mut document = document(args, &report);
     document["model"] = json!(path);
     if let Some(file) = &args.plot {

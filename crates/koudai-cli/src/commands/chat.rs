@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use koudai::template::Message;
-use koudai::{Chat, Error, GenerateParams, SamplingParams, Session, StopReason};
+use koudai::{Chat, Error, GenerateParams, SamplingParams, StopReason};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
@@ -40,13 +40,16 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let engine = args.engine.open(&args.model)?;
-    // A little randomness reads better than none; a model's own advice comes first.
-    let fallback = SamplingParams { temperature: 0.2, top_p: 0.9, ..Default::default() };
-    let params = args.generate.params(engine.defaults(), &fallback, 1024)?;
-    let session = Session::new(&engine, &args.session.options())?;
+    // The model's own advice, or the likeliest tokens: small models answer best so.
+    let params = args.generate.params(engine.defaults(), &SamplingParams::default(), 1024);
+    let session = args.session.open(&engine)?;
     let mut chat = Chat::new(session, args.system.as_deref())?;
     let name = engine.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    eprintln!("{name}, {} threads, {}. /help lists commands.", engine.n_threads(), engine.isa());
+    let threads = match engine.n_threads() {
+        1 => "1 thread".to_owned(),
+        n => format!("{n} threads"),
+    };
+    eprintln!("{name}, {threads}, {}. /help lists commands, Ctrl-D leaves.", engine.isa());
     let mut input = Input::new()?;
     while let Some(line) = input.read()? {
         let line = line.trim();
@@ -119,13 +122,16 @@ fn save(chat: &Chat, path: &str) -> anyhow::Result<()> {
     let messages: Vec<Value> =
         chat.messages().iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
     let partial = format!("{path}.partial");
-    let write = || {
+    let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;
         file.write_all(serde_json::to_string_pretty(&messages)?.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&partial, path)
     };
-    write().with_context(|| path.to_owned())?;
+    if let Err(error) = write() {
+        let _ = std::fs::remove_file(&partial);
+        return Err(error).with_context(|| path.to_owned());
+    }
     chat.session().save(&kv_path(path))?;
     eprintln!("saved {} messages to {path}", messages.len());
     Ok(())

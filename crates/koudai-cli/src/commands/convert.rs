@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// How to store matrices
     #[arg(long, value_enum, default_value = "keep")]
     quant: QuantArg,
+    /// Pre-tokenizer of a GGUF that doesn't name its own; a wrong one makes a worse model
+    #[arg(long, value_name = "NAME", value_parser = ["gpt-2", "qwen2", "llama-bpe", "smollm"])]
+    pre: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         QuantArg::Q8 => Quant::Q8,
         QuantArg::F16 => Quant::F16,
     };
-    let options = Options { quant, ..Default::default() };
+    let options = Options { quant, pre: args.pre.clone(), ..Default::default() };
     let mut progress = output::Progress::bytes();
     let report = koudai_convert::convert(&args.input, &args.output, &options, &mut |p| {
         super::pull::show(&mut progress, p)

@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use anyhow::Context;
 use koudai::file::{ModelFile, TensorInfo};
-use koudai::{Engine, KvKind, OpenOptions, Shape};
+use koudai::{Engine, Error, KvKind, OpenOptions, Shape};
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
@@ -30,10 +29,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = ModelArgs { model: args.file.clone() }.path()?;
-    let name = || path.display().to_string();
-    let file = ModelFile::open(&path).with_context(name)?;
+    let at = |e| Error::File(path.clone(), e);
+    let file = ModelFile::open(&path).map_err(at)?;
     if args.verify {
-        file.verify().with_context(name)?;
+        file.verify().map_err(at)?;
     }
     let engine = Engine::open(&path, &OpenOptions { threads: Some(1), memory_limit: None })?;
     let document = document(&engine, &file, args.verify)?;

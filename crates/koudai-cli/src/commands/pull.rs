@@ -1,13 +1,17 @@
 //! `koudai pull`: fetch a known model.
 
+use koudai::Flow;
 use koudai_convert::{Cache, Progress, PullOptions, Stage, models};
 use serde_json::json;
 
-use crate::output;
+use crate::{interrupt, output};
 
 /// Download a known model, with resume and checksum
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  koudai pull smollm2-135m\n\nkoudai models lists the names.")]
+#[command(
+    after_help = "Example:\n  koudai pull smollm2-135m\n\nkoudai models lists the names. A download \
+                  that was cut or stopped goes on where it was."
+)]
 pub(crate) struct Args {
     /// Name of the model
     #[arg(value_name = "NAME", default_value = models::DEFAULT)]
@@ -41,12 +45,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ))
 }
 
-/// Shows the progress of a download or a conversion.
-pub(crate) fn show(progress: &mut output::Progress, p: Progress) {
+/// Shows the progress of a download or a conversion, and ends it after Ctrl-C.
+pub(crate) fn show(progress: &mut output::Progress, p: Progress) -> Flow {
     let label = match p.stage {
         Stage::Download => "downloading",
+        Stage::Unpack => "unpacking",
         Stage::Hash => "checking",
         Stage::Convert => "converting",
     };
+    interrupt::may_exit(p.stage == Stage::Download);
     progress.update(label, p.done, p.total);
+    match interrupt::requested() {
+        true => Flow::Break(()),
+        false => Flow::Continue(()),
+    }
 }

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use anyhow::bail;
 use koudai::template::Message;
 use koudai::tokenizer::Special;
-use koudai::{Engine, Generation, SamplingParams, Session};
+use koudai::{Engine, Generation, SamplingParams};
 use koudai_eval::determinism::prove as prove_all;
 use serde_json::json;
 
 use crate::args::{EngineArgs, GenerateArgs, ModelArgs, SessionArgs, read_text};
-use crate::{interrupt, output};
+use crate::output;
 
 /// Complete a prompt
 #[derive(clap::Args)]
@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+    /// Before the document, print a line of JSON for each token as it comes
+    #[arg(long, requires = "json")]
+    stream: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -65,20 +68,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.prove_deterministic {
         return prove(args, &engine, &prompt);
     }
-    let mut session = Session::new(&engine, &args.session_args.options())?;
-    session.set_cancel_token(interrupt::token());
-    if let Some(path) = args.session.as_ref().filter(|p| p.exists()) {
-        session.restore(path)?;
+    let mut session = args.session_args.open(&engine)?;
+    if let Some(path) = &args.session {
+        output::check_writable(path)?;
+        if path.exists() {
+            session.restore(path)?;
+        }
     }
     // Greedy unless asked otherwise: a command should answer the same twice.
-    let params =
-        args.generate.params(&Default::default(), &SamplingParams::default(), usize::MAX)?;
+    let params = args.generate.params(&Default::default(), &SamplingParams::default(), usize::MAX);
     let mut failed = None;
-    let generation = session.generate(&prompt, &params, |_, text| {
-        if args.json {
-            return ControlFlow::Continue(());
-        }
-        match output::print(text) {
+    let generation = session.generate(&prompt, &params, |token, text| {
+        let printed = match (args.json, args.stream) {
+            (false, _) => output::print(text),
+            (true, true) => output::print_json(&json!({ "token": token, "text": text })),
+            (true, false) => Ok(()),
+        };
+        match printed {
             Ok(()) => ControlFlow::Continue(()),
             Err(e) => {
                 failed = Some(e);
@@ -106,7 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn prove(args: &Args, engine: &Engine, prompt: &[u32]) -> anyhow::Result<()> {
-    let params = args.generate.params(&Default::default(), &SamplingParams::default(), 32)?;
+    let params = args.generate.params(&Default::default(), &SamplingParams::default(), 32);
     let saved = std::env::temp_dir().join(format!("koudai-{}.session", std::process::id()));
     let options = args.session_args.options();
     let trials = prove_all(engine.path(), prompt, &params, &options, &saved)?;

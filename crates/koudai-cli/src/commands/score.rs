@@ -1,9 +1,9 @@
 //! `koudai score`: how likely continuations are, or what comes next.
 
 use anyhow::{Context, bail};
+use koudai::Engine;
 use koudai::sampler::log_sum_exp;
 use koudai::tokenizer::Special;
-use koudai::{Engine, Session};
 use serde_json::json;
 
 use crate::args::{EngineArgs, ModelArgs, SessionArgs, ids};
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         (None, Some(text)) => encode(&engine, text, args.special),
         (None, None) => bail!("there is no prompt; use -p or --ids"),
     };
-    let mut session = Session::new(&engine, &args.session.options())?;
+    let mut session = args.session.open(&engine)?;
     let mut continuations = Vec::new();
     for text in &args.continuation {
         let tokens = continuation(&engine, args, &prompt, text)?;

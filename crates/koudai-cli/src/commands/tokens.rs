@@ -1,6 +1,7 @@
 //! `koudai tokens`: text to token ids and back.
 
 use anyhow::Context;
+use koudai::Error;
 use koudai::tokenizer::{Special, Tokenizer};
 use serde_json::json;
 
@@ -89,7 +90,7 @@ fn open(model: &ModelArgs) -> anyhow::Result<Tokenizer> {
     }
     let path = model.path()?;
     let name = || path.display().to_string();
-    let file = koudai::file::ModelFile::open(&path).with_context(name)?;
+    let file = koudai::file::ModelFile::open(&path).map_err(|e| Error::File(path.clone(), e))?;
     let section = file.section(koudai::file::section::TOKENIZER).context("it has no tokenizer")?;
     Tokenizer::open(section).with_context(name)
 }

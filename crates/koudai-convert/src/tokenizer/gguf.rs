@@ -44,6 +44,9 @@ pub struct GgufVocab<'a> {
     pub remove_extra_whitespaces: Option<bool>,
 }
 
+const NAME_IT: &str = "; if you know which one the model was trained with, convert it with `--pre` \
+                       and gpt-2, qwen2, llama-bpe or smollm";
+
 /// Makes the description of a GGUF's tokenizer.
 pub fn spec_from_gguf(vocab: &GgufVocab<'_>) -> Result<Spec, Error> {
     if vocab.remove_extra_whitespaces == Some(true) {
@@ -68,7 +71,7 @@ pub fn spec_from_gguf(vocab: &GgufVocab<'_>) -> Result<Spec, Error> {
 
 fn byte_level(vocab: &GgufVocab<'_>) -> Result<Spec, Error> {
     let Some(pre) = vocab.pre else {
-        return Err(Error::Missing("pre-tokenizer name (tokenizer.ggml.pre)".to_owned()));
+        return Err(Error::Missing(format!("pre-tokenizer name (tokenizer.ggml.pre){NAME_IT}")));
     };
     // The reference Qwen 2 tokenizer composes characters, which a GGUF has no key to say.
     let (pretokenizer, normalizer) = match pre {
@@ -76,7 +79,7 @@ fn byte_level(vocab: &GgufVocab<'_>) -> Result<Spec, Error> {
         "smollm" => (Pretokenizer::SmolLm, Normalizer::None),
         "qwen2" => (Pretokenizer::Qwen2, Normalizer::Nfc),
         "llama-bpe" | "llama3" | "llama-v3" => (Pretokenizer::Llama3, Normalizer::None),
-        other => return Err(unsupported("pre-tokenizer", format_args!("{other:?}"))),
+        other => return Err(unsupported("pre-tokenizer", format_args!("{other:?}{NAME_IT}"))),
     };
     let llama3 = pretokenizer == Pretokenizer::Llama3;
     let mut tokens = Vec::with_capacity(vocab.tokens.len());

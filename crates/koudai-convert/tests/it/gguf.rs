@@ -1,9 +1,9 @@
 //! Converting GGUF files: exactness, mapping, and what is refused.
 
-use koudai::{Role, TensorId};
+use koudai::{Flow, Role, TensorId};
 use koudai_convert::arch::Family;
 use koudai_convert::dequant::{self, TensorType};
-use koudai_convert::{Options, Quant};
+use koudai_convert::{Error, Options, Progress, Quant, Stage, convert};
 use koudai_kernels::Kind;
 use koudai_kernels::num::{f16_to_f32, f32_to_f16};
 
@@ -495,4 +495,32 @@ fn real_models_convert() {
             assert_eq!(file.config().layers[4].window, Some(512));
         }
     }
+}
+
+#[test]
+fn a_stopped_conversion_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("tiny.gguf");
+    std::fs::write(&input, TinyModel::new(Family::Llama, true).gguf(F32).build()).unwrap();
+    let output = folder.path().join("tiny.koudai");
+    for stage in [Stage::Hash, Stage::Convert] {
+        let mut stop = |p: Progress| match p.stage == stage {
+            true => Flow::Break(()),
+            false => Flow::Continue(()),
+        };
+        let result = convert(&input, &output, &Options::default(), &mut stop);
+        assert!(matches!(result, Err(Error::Cancelled)));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn a_missing_pre_tokenizer_can_be_named() {
+    let mut gguf = TinyModel::new(Family::Llama, true).gguf(F32);
+    gguf.remove("tokenizer.ggml.pre");
+    let e = convert_bytes(&gguf.build(), &Options::default()).err().unwrap().to_string();
+    assert!(e.contains("tokenizer.ggml.pre") && e.contains("`--pre`"), "{e}");
+    let options = Options { pre: Some("smollm".into()), ..Options::default() };
+    let (_, report) = convert_bytes(&gguf.build(), &options).unwrap();
+    assert!(report.notes.iter().any(|n| n.contains("smollm")), "{:?}", report.notes);
 }

@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use koudai::Flow;
 use koudai_convert::arch::Family;
 use koudai_convert::hub::{Expected, Hub};
 use koudai_convert::models::{HubFile, Wanted};
-use koudai_convert::{Cache, Error, PullOptions, resolve};
+use koudai_convert::{Cache, Error, Progress, PullOptions, resolve};
 use sha2::{Digest, Sha256};
 
 use crate::support::*;
@@ -161,7 +162,10 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn download(server: &Server, folder: &Path, expected: &Expected) -> Result<String, Error> {
     let to = folder.join("m.gguf");
-    let result = server.hub().download(&FILE, expected, &to, &mut |p| assert!(p.done <= 1_000_000));
+    let result = server.hub().download(&FILE, expected, &to, &mut |p| {
+        assert!(p.done <= 1_000_000);
+        on(p)
+    });
     assert_eq!(result.is_ok(), to.exists(), "the name appears exactly when all is right");
     result
 }
@@ -204,6 +208,27 @@ fn a_download_that_never_progresses_gives_up_and_keeps_what_it_has() {
     assert!(matches!(e, Error::Download { .. }), "{e}");
     assert_eq!(server.ranges().len(), 3, "no storm of retries");
     assert_eq!(std::fs::metadata(folder.path().join("m.gguf.partial")).unwrap().len(), 1000);
+}
+
+#[test]
+fn a_stopped_download_keeps_what_it_has_and_goes_on() {
+    let server = Server::start(good());
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("m.gguf");
+    let mut stop = |p: Progress| match p.done < 200_000 {
+        true => Flow::Continue(()),
+        false => Flow::Break(()),
+    };
+    let result = server.hub().download(&FILE, &Expected::default(), &to, &mut stop);
+    assert!(matches!(result, Err(Error::Cancelled)));
+    assert_eq!(names(folder.path()), ["m.gguf.partial"]);
+    download(&server, folder.path(), &Expected::default()).unwrap();
+    assert_eq!(names(folder.path()), ["m.gguf"]);
+    // Stopped before the first byte, there is nothing to keep.
+    let to = folder.path().join("other");
+    let result = server.hub().download(&FILE, &Expected::default(), &to, &mut |_| Flow::Break(()));
+    assert!(matches!(result, Err(Error::Cancelled)));
+    assert_eq!(names(folder.path()), ["m.gguf"]);
 }
 
 #[test]
@@ -275,7 +300,7 @@ fn no_server_is_an_error_soon() {
     let folder = tempfile::tempdir().unwrap();
     let start = std::time::Instant::now();
     let to = folder.path().join("m.gguf");
-    assert!(hub.download(&FILE, &Expected::default(), &to, &mut |_| {}).is_err());
+    assert!(hub.download(&FILE, &Expected::default(), &to, &mut on).is_err());
     assert!(start.elapsed().as_secs() < 6);
 }
 
@@ -288,8 +313,8 @@ fn a_file_is_found_by_how_its_name_ends() {
     let to = folder.path().join("m.gguf");
     let file = |ending| HubFile { file: Wanted::Ending(ending), ..FILE };
     let hub = server.hub();
-    hub.download(&file("q4_1.gguf"), &Expected::default(), &to, &mut |_| {}).unwrap();
-    let e = hub.download(&file("q8_0.gguf"), &Expected::default(), &to, &mut |_| {}).unwrap_err();
+    hub.download(&file("q4_1.gguf"), &Expected::default(), &to, &mut on).unwrap();
+    let e = hub.download(&file("q8_0.gguf"), &Expected::default(), &to, &mut on).unwrap_err();
     assert!(e.to_string().contains("q8_0.gguf"), "{e}");
 }
 
@@ -313,14 +338,14 @@ fn pull_converts_once_and_resolve_finds_it() {
     let cache = Cache::at(folder.path().join("cache"));
     let options = PullOptions { hub: server.hub(), python: false, ..PullOptions::default() };
     let resolve_with =
-        |allowed: bool| resolve(&cache, "qwen3-0.6b", &options, &mut |_| allowed, &mut |_| {});
+        |allowed: bool| resolve(&cache, "qwen3-0.6b", &options, &mut |_| allowed, &mut on);
     assert!(resolve_with(false).unwrap_err().to_string().contains("pull it first"));
     assert!(server.ranges().is_empty());
     let path = resolve_with(true).unwrap();
     assert!(koudai::file::ModelFile::open(&path).is_ok());
     let requests = server.ranges().len();
     assert_eq!(resolve_with(false).unwrap(), path);
-    let pulled = koudai_convert::pull(&cache, "qwen3-0.6b", &options, &mut |_| {}).unwrap();
+    let pulled = koudai_convert::pull(&cache, "qwen3-0.6b", &options, &mut on).unwrap();
     assert_eq!((pulled.origin, pulled.report.is_some()), ("cache", false));
     assert_eq!(server.ranges().len(), requests, "nothing is fetched again");
     // Damaged, it is made anew from what was downloaded.
@@ -338,9 +363,8 @@ fn resolve_takes_paths_and_converts_on_first_use() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path().join("cache"));
     let options = PullOptions { python: false, ..PullOptions::default() };
-    let resolve = |model: &Path| {
-        resolve(&cache, model.to_str().unwrap(), &options, &mut |_| false, &mut |_| {})
-    };
+    let resolve =
+        |model: &Path| resolve(&cache, model.to_str().unwrap(), &options, &mut |_| false, &mut on);
     let model = TinyModel::new(Family::Qwen3, true);
     let input = folder.path().join("tiny.gguf");
     std::fs::write(&input, model.gguf(BF16).build()).unwrap();
@@ -348,9 +372,13 @@ fn resolve_takes_paths_and_converts_on_first_use() {
     assert_eq!(resolve(&input).unwrap(), first);
     assert_eq!(resolve(&first).unwrap(), first, "a .koudai file is itself");
     std::fs::write(&input, model.gguf(F32).build()).unwrap();
+    // No process has so large a number.
+    let stale = format!("{}.partial-4294967295", first.display());
+    std::fs::write(&stale, "").unwrap();
     let second = resolve(&input).unwrap();
     assert_ne!(second, first);
     assert!(!first.exists(), "the stale conversion is gone");
+    assert!(!cfg!(target_os = "linux") || !Path::new(&stale).exists(), "and so is a half one");
     let path = folder.path().join("hf");
     model.folder(&path, 2);
     let third = resolve(&path).unwrap();

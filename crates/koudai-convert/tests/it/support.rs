@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use koudai::file::ModelFile;
-use koudai::{Config, Role, Shape, TensorId};
+use koudai::{Config, Flow, Role, Shape, TensorId};
 use koudai_convert::arch::{self, Family};
-use koudai_convert::{Error, Options, Report, convert};
+use koudai_convert::{Error, Options, Progress, Report, convert};
 use koudai_kernels::num::{f32_to_bf16, f32_to_f16};
 use serde_json::{Value, json};
 
@@ -19,6 +19,11 @@ pub(crate) const F16: u32 = 1;
 pub(crate) const Q4_0: u32 = 2;
 pub(crate) const Q4_1: u32 = 3;
 pub(crate) const BF16: u32 = 30;
+
+/// Progress that lets the work go on.
+pub(crate) fn on(_: Progress) -> Flow {
+    Flow::Continue(())
+}
 
 /// Builds GGUF files, right or wrong.
 #[derive(Clone)]
@@ -419,7 +424,7 @@ pub(crate) fn convert_bytes(bytes: &[u8], options: &Options) -> Result<(ModelFil
 pub(crate) fn convert_path(input: &Path, options: &Options) -> Result<(ModelFile, Report), Error> {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out.koudai");
-    match convert(input, &output, options, &mut |_| {}) {
+    match convert(input, &output, options, &mut on) {
         Ok(report) => {
             let file = ModelFile::open(&output).unwrap();
             file.verify().unwrap();
@@ -443,6 +448,19 @@ pub(crate) fn read(file: &ModelFile, id: TensorId) -> Vec<f32> {
         matrix.read_row(row, out);
     }
     values
+}
+
+/// A file of the reference data, where it is present.
+pub(crate) fn data(path: &str) -> Option<PathBuf> {
+    // Beside the workspace.
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let root = std::env::var_os("KOUDAI_DATA").map_or_else(|| default.into(), PathBuf::from);
+    let path = root.join(path);
+    if !path.exists() {
+        println!("skipped: {} isn't there (set KOUDAI_DATA)", path.display());
+        return None;
+    }
+    Some(path)
 }
 
 /// A real model, where it is present.

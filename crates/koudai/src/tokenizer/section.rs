@@ -1,6 +1,6 @@
 //! The tokenizer section of a model file: writing it, checking it, looking things up in it.
 //!
-//! `docs/tokenizer-section.md` is the layout in prose. [`Section::open`] checks everything in one
+//! `FORMAT.md` is the layout in prose. [`Section::open`] checks everything in one
 //! pass without allocating; afterwards [`View`] reads in place and nothing can go wrong. It
 //! deliberately knows nothing about text.
 
