@@ -119,13 +119,16 @@ fn save(chat: &Chat, path: &str) -> anyhow::Result<()> {
     let messages: Vec<Value> =
         chat.messages().iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
     let partial = format!("{path}.partial");
-    let write = || {
+    let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(&partial)?;
         file.write_all(serde_json::to_string_pretty(&messages)?.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&partial, path)
     };
-    write().with_context(|| path.to_owned())?;
+    if let Err(error) = write() {
+        let _ = std::fs::remove_file(&partial);
+        return Err(error).with_context(|| path.to_owned());
+    }
     chat.session().save(&kv_path(path))?;
     eprintln!("saved {} messages to {path}", messages.len());
     Ok(())

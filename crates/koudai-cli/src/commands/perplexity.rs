@@ -57,7 +57,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if windows.is_empty() {
         bail!("{}: too short to predict anything", args.file);
     }
-    let mut logits = args.save_logits.as_ref().map(|path| LogitsFile::create(path, &engine));
+    let create = |path: &PathBuf| LogitsFile::create(path, &engine);
+    let mut logits = args.save_logits.as_ref().map(create).transpose()?;
     let total: usize = windows.iter().map(|w| w.len() - 1).sum();
     let mut progress = output::Progress::tokens();
     let result = measure::<anyhow::Error>(
@@ -70,15 +71,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 bail!("interrupted");
             }
             match &mut logits {
-                Some(Ok(file)) => Ok(file.rows.row(row)?),
-                _ => Ok(()),
+                Some(file) => file.row(row),
+                None => Ok(()),
             }
         },
         |done| progress.update("scoring", done as u64, total as u64),
     )?;
     drop(progress);
     if let Some(file) = logits {
-        file?.finish()?;
+        file.finish()?;
     }
     if args.json {
         let mut document = json!({
@@ -112,9 +113,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logits on their way to a file that gets its name when it is whole.
+/// Logits on their way to a file that gets its name when it is whole, and is gone if it never is.
 struct LogitsFile {
-    rows: npy::Writer<BufWriter<std::fs::File>>,
+    rows: Option<npy::Writer<BufWriter<std::fs::File>>>,
     partial: PathBuf,
     path: PathBuf,
 }
@@ -127,11 +128,24 @@ impl LogitsFile {
         let file =
             std::fs::File::create(&partial).with_context(|| partial.display().to_string())?;
         let rows = npy::Writer::new(BufWriter::new(file), engine.config().vocab_size)?;
-        Ok(LogitsFile { rows, partial, path: path.into() })
+        Ok(LogitsFile { rows: Some(rows), partial, path: path.into() })
     }
 
-    fn finish(self) -> anyhow::Result<()> {
-        self.rows.finish()?.get_ref().sync_all()?;
+    fn row(&mut self, logits: &[f32]) -> anyhow::Result<()> {
+        let rows = self.rows.as_mut().context("the file is finished")?;
+        rows.row(logits).with_context(|| self.partial.display().to_string())
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let rows = self.rows.take().context("the file is finished")?;
+        rows.finish()?.get_ref().sync_all()?;
         std::fs::rename(&self.partial, &self.path).with_context(|| self.path.display().to_string())
+    }
+}
+
+impl Drop for LogitsFile {
+    fn drop(&mut self) {
+        // After a rename there is nothing left to remove.
+        let _ = std::fs::remove_file(&self.partial);
     }
 }
