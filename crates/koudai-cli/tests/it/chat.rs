@@ -5,8 +5,17 @@ use crate::tiny;
 
 fn chat(args: &[&str], lines: &[&str]) -> Done {
     let base = [
-        "chat", "-m", tiny::model(), "--ctx", "400", "-n", "12", "--temperature", "0",
-        "--logit-bias", "257=-100",
+        "chat",
+        "-m",
+        tiny::model(),
+        "--ctx",
+        "400",
+        "-n",
+        "12",
+        "--temperature",
+        "0",
+        "--logit-bias",
+        "257=-100",
     ];
     let done = finish(&mut command(&[&base[..], args].concat()), &(lines.join("\n") + "\n"));
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -58,11 +67,24 @@ fn what_goes_wrong_doesnt_end_the_chat() {
     let bad = format!("/load {}", text(&folder.join("list.json")));
     let done = chat(
         &[],
-        &["/load no/such/file", &bad, "/save", "/save no/such/folder/x", "/dance", "/help", "hello"],
+        &[
+            "/load no/such/file",
+            &bad,
+            "/save",
+            "/save no/such/folder/x",
+            "/dance",
+            "/help",
+            "hello",
+        ],
     );
-    for words in
-        ["no/such/file", "not a saved conversation", "needs the name", "/dance", "/reset", "folder/x"]
-    {
+    for words in [
+        "no/such/file",
+        "not a saved conversation",
+        "needs the name",
+        "/dance",
+        "/reset",
+        "folder/x",
+    ] {
         assert!(done.stderr.contains(words), "{words}: {done:?}");
     }
     assert_eq!(replies(&done), replies(&chat(&[], &["hello"])));

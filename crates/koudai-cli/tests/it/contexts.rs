@@ -6,7 +6,16 @@ use crate::tiny;
 
 fn run(ctx: &str, prompt: &str, n: &str) -> serde_json::Value {
     json(&[
-        "run", "-m", tiny::model(), "-p", prompt, "-n", n, "--ctx", ctx, "--logit-bias",
+        "run",
+        "-m",
+        tiny::model(),
+        "-p",
+        prompt,
+        "-n",
+        n,
+        "--ctx",
+        ctx,
+        "--logit-bias",
         "257=-100",
     ])
 }
@@ -81,8 +90,7 @@ fn a_memory_limit_says_what_fits_and_that_really_opens() {
         let message = failed(with(&(fits + 64).to_string(), &["--kv", kv]));
         assert!(message.contains("the limit is 8 MB"), "{message}");
     }
-    let message = failure(&[
-        "run", "-m", tiny::model(), "-p", "a", "--ctx", "64", "--memory-limit", "1",
-    ]);
+    let message =
+        failure(&["run", "-m", tiny::model(), "-p", "a", "--ctx", "64", "--memory-limit", "1"]);
     assert!(message.contains("needs at least"), "{message}");
 }

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::support::{command, document, failure, finish, has_keys, json, koudai, listing, stdout, text};
+use crate::support::{
+    command, document, failure, finish, has_keys, json, koudai, listing, stdout, text,
+};
 use crate::tiny::{self, VOCAB};
 
 #[test]

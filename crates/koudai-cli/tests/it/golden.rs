@@ -152,11 +152,8 @@ fn measure(engine: &Engine, golden: &Value, precision: Precision) -> Measured {
 
 /// The same through generation, as apps do it: the reference's ids up to the first close step.
 fn check_generation(engine: &Engine, golden: &Value) {
-    let options = SessionOptions {
-        context: Some(1024),
-        precision: Precision::F32,
-        ..Default::default()
-    };
+    let options =
+        SessionOptions { context: Some(1024), precision: Precision::F32, ..Default::default() };
     let mut session = Session::new(engine, &options).unwrap();
     for prompt in golden["prompts"].as_array().unwrap().iter().take(5) {
         let greedy = numbers(&prompt["greedy"]);

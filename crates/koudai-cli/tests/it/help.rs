@@ -6,7 +6,16 @@
 use crate::support::{koudai, stdout, usage};
 
 const COMMANDS: [&str; 10] = [
-    "pull", "models", "chat", "run", "tokens", "score", "perplexity", "inspect", "convert", "bench",
+    "pull",
+    "models",
+    "chat",
+    "run",
+    "tokens",
+    "score",
+    "perplexity",
+    "inspect",
+    "convert",
+    "bench",
 ];
 
 #[test]

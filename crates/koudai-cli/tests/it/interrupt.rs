@@ -26,8 +26,19 @@ fn a_run_stops_and_its_session_is_whole() {
     let folder = tiny::fresh("interrupted");
     let session = folder.join("kept.session");
     let args = [
-        "run", "-m", tiny::model(), "-p", "once", "-n", "1000000", "--ctx", "1000000",
-        "--logit-bias", "257=-100", "--session", text(&session),
+        "run",
+        "-m",
+        tiny::model(),
+        "-p",
+        "once",
+        "-n",
+        "1000000",
+        "--ctx",
+        "1000000",
+        "--logit-bias",
+        "257=-100",
+        "--session",
+        text(&session),
     ];
     let mut child = command(&args).spawn().unwrap();
     // Once a letter is out, it generates.
@@ -36,8 +47,18 @@ fn a_run_stops_and_its_session_is_whole() {
     assert!(ended(child).ends_with('\n'));
     assert!(listing(&folder).iter().all(|name| name == "kept.session"), "{:?}", listing(&folder));
     let args = [
-        "run", "-m", tiny::model(), "-p", "once", "-n", "3", "--ctx", "1000000", "--session",
-        text(&session), "--json",
+        "run",
+        "-m",
+        tiny::model(),
+        "-p",
+        "once",
+        "-n",
+        "3",
+        "--ctx",
+        "1000000",
+        "--session",
+        text(&session),
+        "--json",
     ];
     assert_eq!(command(&args).output().unwrap().status.code(), Some(0));
 }
@@ -47,9 +68,8 @@ fn a_measurement_stops_and_leaves_no_logits() {
     let folder = tiny::fresh("interrupted-logits");
     let prose = write(&folder, "long.txt", "all work and no play ".repeat(200_000));
     let logits = folder.join("logits.npy");
-    let args = [
-        "perplexity", "-m", tiny::model(), "--file", text(&prose), "--save-logits", text(&logits),
-    ];
+    let args =
+        ["perplexity", "-m", tiny::model(), "--file", text(&prose), "--save-logits", text(&logits)];
     let mut child = command(&args).spawn().unwrap();
     // It works once its file is there.
     while listing(&folder).len() < 2 {
@@ -64,8 +84,17 @@ fn a_measurement_stops_and_leaves_no_logits() {
 #[test]
 fn a_reply_stops_and_the_chat_goes_on() {
     let args = [
-        "chat", "-m", tiny::model(), "--ctx", "1000000", "-n", "900000", "--temperature", "0",
-        "--logit-bias", "257=-100",
+        "chat",
+        "-m",
+        tiny::model(),
+        "--ctx",
+        "1000000",
+        "-n",
+        "900000",
+        "--temperature",
+        "0",
+        "--logit-bias",
+        "257=-100",
     ];
     let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

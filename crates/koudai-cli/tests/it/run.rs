@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::support::{
-    Done, command, document, failed, failure, finish, has_keys, json, koudai, listing, stdout, text,
-    write,
+    Done, command, document, failed, failure, finish, has_keys, json, koudai, listing, stdout,
+    text, write,
 };
 use crate::tiny::{self, IM_END};
 
@@ -66,8 +66,18 @@ fn a_prompt_comes_from_the_option_a_file_or_standard_input() {
     assert_eq!(said(&["--file", text(&file), "-n", "20"]), want);
     let bias = format!("{IM_END}=-100");
     let args = [
-        "run", "-m", tiny::model(), "--ctx", "512", "--logit-bias", &bias, "--file", "-", "-n",
-        "20", "--json",
+        "run",
+        "-m",
+        tiny::model(),
+        "--ctx",
+        "512",
+        "--logit-bias",
+        &bias,
+        "--file",
+        "-",
+        "-n",
+        "20",
+        "--json",
     ];
     let done = finish(&mut command(&args), "once upon 天");
     assert_eq!(document(&done, &args)["text"], want.as_str());
@@ -107,7 +117,8 @@ fn models_that_are_not_there_are_named_with_those_that_are() {
 fn greedy_is_the_default_and_seeds_repeat() {
     let greedy = ["-p", "once", "-n", "30"];
     assert_eq!(run(&greedy)["tokens"], run(&greedy)["tokens"]);
-    let seeded = |seed: &str| said(&["-p", "once", "-n", "60", "--temperature", "1", "--seed", seed]);
+    let seeded =
+        |seed: &str| said(&["-p", "once", "-n", "60", "--temperature", "1", "--seed", seed]);
     assert_eq!(seeded("7"), seeded("7"));
     assert_ne!(seeded("7"), seeded("8"));
     let threads = |n: &str| said(&[&VARIED[..], &["--threads", n]].concat());
@@ -199,7 +210,10 @@ fn extreme_numbers_that_make_sense_are_taken() {
         "--logit-bias=0=-inf",
         "--logit-bias=0=1e38",
     ] {
-        assert_eq!(run(&["-p", "a", "-n", "3", "--seed", "1", option])["tokens"].as_array().unwrap().len(), 3);
+        assert_eq!(
+            run(&["-p", "a", "-n", "3", "--seed", "1", option])["tokens"].as_array().unwrap().len(),
+            3
+        );
     }
 }
 
@@ -269,8 +283,17 @@ fn kernels_can_be_chosen_and_wrong_names_list_the_right_ones() {
 fn a_reader_that_goes_away_is_no_error() {
     use std::io::Read;
     let args = [
-        "run", "-m", tiny::model(), "-p", "once", "-n", "1000000", "--ctx", "1000000",
-        "--logit-bias", "257=-100",
+        "run",
+        "-m",
+        tiny::model(),
+        "-p",
+        "once",
+        "-n",
+        "1000000",
+        "--ctx",
+        "1000000",
+        "--logit-bias",
+        "257=-100",
     ];
     let mut child = command(&args).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();

@@ -2,10 +2,13 @@
 
 use serde_json::Value;
 
-use crate::support::{command, document, failure, finish, has_keys, json, listing, stdout, text, write};
+use crate::support::{
+    command, document, failure, finish, has_keys, json, listing, stdout, text, write,
+};
 use crate::tiny::{self, IM_END, IM_START, VOCAB};
 
-const TEXTS: [&str; 6] = ["", "Hello, world!", "天地玄黄🧑‍🚀é", "<|im_end|>", "a\0b\u{fffd}", "  \n\t "];
+const TEXTS: [&str; 6] =
+    ["", "Hello, world!", "天地玄黄🧑‍🚀é", "<|im_end|>", "a\0b\u{fffd}", "  \n\t "];
 
 fn ids(value: &Value) -> String {
     let ids: Vec<String> = value.as_array().unwrap().iter().map(|id| id.to_string()).collect();
@@ -103,13 +106,21 @@ fn a_continuations_score_is_the_sum_of_its_steps() {
     };
     let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}");
     close(both[1]["logprob"].as_f64().unwrap(), logprob(&d, 122));
-    let next = json(&["score", "-m", tiny::model(), "--ctx", "64", "-p", "once upona", "--top", "260"]);
+    let next =
+        json(&["score", "-m", tiny::model(), "--ctx", "64", "-p", "once upona", "--top", "260"]);
     close(both[0]["logprob"].as_f64().unwrap(), logprob(&d, 97) + logprob(&next, 98));
     let best = d["top"][0]["piece"].as_str().unwrap();
     assert_eq!(score(&["--continuation", best])["continuations"][0]["greedy"], true);
     let by_ids = json(&[
-        "score", "-m", tiny::model(), "--ctx", "64", "--ids",
-        "111,110,99,101,32,117,112,111,110", "--continuation", "97,98",
+        "score",
+        "-m",
+        tiny::model(),
+        "--ctx",
+        "64",
+        "--ids",
+        "111,110,99,101,32,117,112,111,110",
+        "--continuation",
+        "97,98",
     ]);
     assert_eq!(by_ids["continuations"][0]["logprob"], both[0]["logprob"]);
     let nothing = ["score", "-m", tiny::model(), "--ctx", "64", "-p", "a", "--continuation", ""];
@@ -126,10 +137,19 @@ fn perplexity_agrees_with_score() {
     has_keys(&d, &["tokens", "bytes", "perplexity", "bits_per_byte"]);
     assert_eq!((&d["tokens"], &d["bytes"]), (&10.into(), &10.into()));
     let s = json(&[
-        "score", "-m", tiny::model(), "--ctx", "64", "-p", "o", "--continuation", "nce uponab",
+        "score",
+        "-m",
+        tiny::model(),
+        "--ctx",
+        "64",
+        "-p",
+        "o",
+        "--continuation",
+        "nce uponab",
     ]);
     let nll = -s["continuations"][0]["logprob"].as_f64().unwrap();
-    let close = |a: &Value, b: f64| assert!((a.as_f64().unwrap() / b - 1.0).abs() < 1e-6, "{a} {b}");
+    let close =
+        |a: &Value, b: f64| assert!((a.as_f64().unwrap() / b - 1.0).abs() < 1e-6, "{a} {b}");
     close(&d["perplexity"], (nll / 10.0).exp());
     close(&d["bits_per_byte"], nll / 10.0 / std::f64::consts::LN_2);
     // A byte is a token here, so both measures say the same.
@@ -141,7 +161,14 @@ fn a_model_is_no_distance_from_itself() {
     let folder = tiny::fresh("distance");
     let file = write(&folder, "text.txt", PROSE.repeat(4));
     let args = [
-        "perplexity", "-m", tiny::model(), "--file", text(&file), "--ctx", "100", "--reference",
+        "perplexity",
+        "-m",
+        tiny::model(),
+        "--file",
+        text(&file),
+        "--ctx",
+        "100",
+        "--reference",
         tiny::model(),
     ];
     let exact = json(&[&args[..], &["--activation", "f32"]].concat());
@@ -204,7 +231,13 @@ fn perplexity_needs_a_text_that_says_something() {
     let file = write(&folder, "text.txt", PROSE);
     let at = folder.join("no/such/folder/x.npy");
     let message = failure(&[
-        "perplexity", "-m", tiny::model(), "--file", text(&file), "--save-logits", text(&at),
+        "perplexity",
+        "-m",
+        tiny::model(),
+        "--file",
+        text(&file),
+        "--save-logits",
+        text(&at),
     ]);
     assert!(message.contains("x.npy"), "{message}");
 }

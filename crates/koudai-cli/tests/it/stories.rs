@@ -191,7 +191,15 @@ fn greedy_stories_from_koudai_data_are_the_reference_on_every_instruction_set() 
             for prompt in golden["prompts"].as_array().unwrap() {
                 let start = prompt["text"].as_str().unwrap();
                 let args = [
-                    "run", "-m", text(model), "-p", start, "-n", "200", "--activation", activation,
+                    "run",
+                    "-m",
+                    text(model),
+                    "-p",
+                    start,
+                    "-n",
+                    "200",
+                    "--activation",
+                    activation,
                     "--json",
                 ];
                 let done = finish(command(&args).env("KOUDAI_ISA", isa), "");

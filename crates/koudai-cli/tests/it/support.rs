@@ -41,11 +41,7 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> Done {
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    Done {
-        code: output.status.code(),
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 pub(crate) fn koudai(args: &[&str]) -> Done {
@@ -107,7 +103,8 @@ pub(crate) fn text(path: &Path) -> &str {
 
 /// Names of the files in a folder, sorted.
 pub(crate) fn listing(folder: &Path) -> Vec<String> {
-    let name = |e: std::io::Result<std::fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
+    let name =
+        |e: std::io::Result<std::fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
     let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
     names.sort();
     names

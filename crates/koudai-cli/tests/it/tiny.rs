@@ -116,11 +116,8 @@ pub(crate) fn write_folder(folder: &Path, template: bool) {
             "rope_theta": 10000.0, "tie_word_embeddings": false, "eos_token_id": IM_END,
         }),
     );
-    let vocab: Map<String, Value> = pieces()[..256]
-        .iter()
-        .enumerate()
-        .map(|(id, piece)| (piece.clone(), json!(id)))
-        .collect();
+    let vocab: Map<String, Value> =
+        pieces()[..256].iter().enumerate().map(|(id, piece)| (piece.clone(), json!(id))).collect();
     let added: Vec<Value> = CONTROL
         .iter()
         .zip(256..)
@@ -175,9 +172,8 @@ pub(crate) fn write_gguf(path: &Path) {
     let u32_value = |n: usize| (4u32, (n as u32).to_le_bytes().to_vec());
     let f32_value = |x: f32| (6u32, x.to_le_bytes().to_vec());
     let text_value = |s: &str| (8u32, string(s));
-    let strings = |all: &[String]| {
-        (9u32, array(8, all.len(), all.iter().flat_map(|s| string(s)).collect()))
-    };
+    let strings =
+        |all: &[String]| (9u32, array(8, all.len(), all.iter().flat_map(|s| string(s)).collect()));
     let kinds: Vec<u8> =
         (0..VOCAB).flat_map(|id| (if id < 256 { 1i32 } else { 3 }).to_le_bytes()).collect();
     let values = [
