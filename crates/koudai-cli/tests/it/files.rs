@@ -11,7 +11,7 @@ use crate::tiny::{self, VOCAB};
 fn a_folder_converts_in_every_quantization_and_is_used() {
     let folder = tiny::fresh("convert");
     tiny::write_folder(&folder.join("hf"), true);
-    for (quant, most_bits) in [("keep", 32.1), ("f16", 16.3), ("q8", 8.7), ("q4g32", 5.3)] {
+    for (quant, most_bits) in [("keep", 33.0), ("f16", 17.0), ("q8", 9.5), ("q4g32", 6.0)] {
         let out = folder.join(format!("{quant}.koudai"));
         let d = json(&["convert", text(&folder.join("hf")), "-o", text(&out), "--quant", quant]);
         has_keys(&d, &["tensors", "bytes", "bits_per_weight", "error", "source_sha256"]);
@@ -80,7 +80,7 @@ fn conversions_that_fail_leave_nothing_and_name_the_file() {
     assert!(message.contains("cut.gguf"), "{message}");
     assert!(std::fs::read(&gguf).unwrap() == whole, "the input is as it was");
     fails(tiny::model(), &["already"]);
-    let nowhere = folder.join("no/such/folder/out.koudai");
+    let nowhere = gguf.join("out.koudai");
     let message = failure(&["convert", text(&gguf), "-o", text(&nowhere)]);
     assert!(message.contains("out.koudai"), "{message}");
     assert_eq!(listing(&folder), ["cut.gguf"]);

@@ -8,7 +8,7 @@ use crate::support::{
 use crate::tiny::{self, IM_END, IM_START, VOCAB};
 
 const TEXTS: [&str; 6] =
-    ["", "Hello, world!", "天地玄黄🧑‍🚀é", "<|im_end|>", "a\0b\u{fffd}", "  \n\t "];
+    ["", "Hello, world!", "天地玄黄🧑‍🚀é", "<|im_end|>", "a\u{1}b\u{fffd}", "  \n\t "];
 
 fn ids(value: &Value) -> String {
     let ids: Vec<String> = value.as_array().unwrap().iter().map(|id| id.to_string()).collect();
@@ -52,7 +52,8 @@ fn tokens_of_a_file_are_one_line_each() {
 
 #[test]
 fn ids_that_are_none_are_refused() {
-    let decode = |list: &str| failure(&["tokens", "-m", tiny::model(), "--decode", list]);
+    let decode =
+        |list: &str| failure(&["tokens", "-m", tiny::model(), &format!("--decode={list}")]);
     assert!(decode("97,260").contains("token id 260 is outside the vocabulary of 260"));
     assert!(decode("97,x").contains("`x` is not a token id"));
     assert!(decode("-1").contains("`-1`"));
