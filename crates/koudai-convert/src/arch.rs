@@ -1,7 +1,7 @@
 //! From the names and keys of other formats to [`Config`] and its tensors.
 //!
 //! The only place that knows architectures by name. [`gguf`] and [`folder`] each read their format's
-//! keys into [`Hyper`]; [`Hyper::config`] makes the configuration of both, so that the two can't
+//! keys into `Hyper`; `Hyper::config` makes the configuration of both, so that the two can't
 //! drift apart. What isn't understood is refused by name: a model that runs is a model whose every
 //! key was read. Weights are not looked at here.
 
@@ -204,7 +204,7 @@ fn map_tensors(
 }
 
 /// True for the RMS norms of the model.
-fn is_norm(role: Role) -> bool {
+pub(crate) fn is_norm(role: Role) -> bool {
     matches!(
         role,
         Role::FinalNorm

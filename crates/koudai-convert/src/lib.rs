@@ -18,6 +18,7 @@ pub mod hub;
 pub mod models;
 mod packages;
 pub mod quantize;
+pub mod synthetic;
 pub mod tokenizer;
 mod vocab;
 pub mod weights;

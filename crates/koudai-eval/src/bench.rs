@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use koudai::{
-    Engine, Error, GenerateParams, KvKind, OpenOptions, SamplingParams, Session, SessionOptions,
+    Engine, Error, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, Session,
+    SessionOptions,
 };
 
 use crate::machine::{Machine, read_bandwidth, reset_peak, resident_bytes};
@@ -22,6 +23,8 @@ pub struct Options {
     pub runs: usize,
     /// How keys and values are stored.
     pub kv: KvKind,
+    /// Arithmetic with quantized weights.
+    pub precision: Precision,
     /// How to open the model.
     pub open: OpenOptions,
 }
@@ -69,7 +72,7 @@ impl Report {
 pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let context = options.depth + options.prompt.max(options.generate + 1);
     let session_options =
-        SessionOptions { context: Some(context), kv: options.kv, ..Default::default() };
+        SessionOptions { context: Some(context), kv: options.kv, precision: options.precision };
     reset_peak();
     let before = resident_bytes();
     let engine = Engine::open(path, &options.open)?;
@@ -133,7 +136,7 @@ fn first_token(path: &Path, options: &Options) -> Result<(f64, f64), Error> {
         let engine = Engine::open(path, &options.open)?;
         let load = ms(start);
         let session_options =
-            SessionOptions { context: Some(32), kv: options.kv, ..Default::default() };
+            SessionOptions { context: Some(32), kv: options.kv, precision: options.precision };
         let mut session = Session::new(&engine, &session_options)?;
         let prompt = tokens(16, engine.config().vocab_size);
         let params = GenerateParams {

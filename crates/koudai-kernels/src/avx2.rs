@@ -4,8 +4,6 @@
 //! `vpmaddubsw` can't saturate and 8 of its results still fit 16 bits: one group of 32 inputs is
 //! summed in 16 bits and widened once.
 
-#![allow(clippy::needless_range_loop)] // `side` is a half of the panel, not just an index
-
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -35,7 +33,6 @@ pub(crate) static KERNELS: Kernels = Kernels {
         q4g64: matmul_f32_q4::<64>,
     },
     quantize: vector::quantize,
-    subtract_codes: vector::subtract_codes,
     rms_norm: vector::rms_norm,
     rope: vector::rope,
     silu_mul: vector::silu_mul,
@@ -64,137 +61,168 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        in_tiles!(x.n_codes, [4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
+        for side in 0..2 {
+            if x.planes == 2 {
+                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 2, R>(
+                    panel, x, out, stride, side, row
+                ))
+            } else {
+                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 1, R>(
+                    panel, x, out, stride, side, row
+                ))
+            }
+        }
     }
 }
 
+/// Rows 0..8 (`side` 0) or 8..16 of a panel, times a tile of activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q4_tile<const GROUP: usize, const R: usize>(
+unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
     stride: usize,
+    side: usize,
     row: usize,
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
     let (nibble, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
     // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
     unsafe {
-        let mut sums = [[_mm256_setzero_ps(); 2]; R];
+        let mut sums = [_mm256_setzero_ps(); R];
         let mut at = panel.as_ptr();
         let mut xg = 0;
         while xg < x_groups {
-            let header = at;
+            let d = halves(at.add(side * 16));
+            let m = halves(at.add(32 + side * 16));
             at = at.add(Q4_HEADER_BYTES);
             for _ in 0..GROUP / ACTIVATION_GROUP {
-                // Rows 0..8, then rows 8..16 of the panel.
-                for side in 0..2 {
-                    let mut dots = [_mm256_setzero_si256(); R];
-                    for line in 0..4 {
-                        let bytes = _mm256_loadu_si256(at.add(line * 64 + side * 32).cast());
-                        let lows = _mm256_and_si256(bytes, nibble);
-                        let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
-                        for (r, dot) in dots.iter_mut().enumerate() {
-                            let a = x.codes.as_ptr().add((row + r) * x.cols + xg * 32 + line * 8);
-                            let a = a.cast::<i32>();
-                            let a0 = _mm256_set1_epi32(a.read_unaligned());
-                            let a1 = _mm256_set1_epi32(a.add(1).read_unaligned());
-                            let pair = _mm256_add_epi16(
-                                _mm256_maddubs_epi16(lows, a0),
-                                _mm256_maddubs_epi16(highs, a1),
-                            );
-                            *dot = _mm256_add_epi16(*dot, pair);
+                let mut dots = [[_mm256_setzero_si256(); PLANES]; R];
+                for line in 0..4 {
+                    let bytes = _mm256_loadu_si256(at.add(line * 64 + side * 32).cast());
+                    let lows = _mm256_and_si256(bytes, nibble);
+                    let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+                    for (r, dots) in dots.iter_mut().enumerate() {
+                        for (plane, dot) in dots.iter_mut().enumerate() {
+                            let a = quads(x, row + r, plane, xg * ACTIVATION_GROUP + line * 8);
+                            let low = _mm256_maddubs_epi16(lows, quad(a));
+                            let high = _mm256_maddubs_epi16(highs, quad(a.add(1)));
+                            *dot = _mm256_add_epi16(*dot, _mm256_add_epi16(low, high));
                         }
                     }
-                    let d = halves(header.add(side * 16));
-                    let m = halves(header.add(32 + side * 16));
-                    for r in 0..R {
-                        let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(dots[r], ones));
-                        let scale = *x.scales.get_unchecked((row + r) * x_groups + xg);
-                        let min = *x.mins.get_unchecked((row + r) * x_groups + xg);
-                        let sum = &mut sums[r][side];
-                        *sum = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(scale)), dot, *sum);
-                        *sum = _mm256_fmadd_ps(m, _mm256_set1_ps(min), *sum);
-                    }
+                }
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let dots = dots[r].map(|dot| _mm256_madd_epi16(dot, ones));
+                    let min = *x.mins.get_unchecked((row + r) * x_groups + xg);
+                    *sum = _mm256_fmadd_ps(d, scaled(x, row + r, xg, dots), *sum);
+                    *sum = _mm256_fmadd_ps(m, _mm256_set1_ps(min), *sum);
                 }
                 at = at.add(256);
                 xg += 1;
             }
         }
-        store_planes(sums, x.planes, out, stride, row);
+        for (r, sum) in sums.into_iter().enumerate() {
+            _mm256_storeu_ps(out.add((row + r) * stride + side * 8), sum);
+        }
     }
 }
 
-/// Stores a tile of rows, or of the sums of pairs if rows come in two planes.
+/// Codes of a row from input `k` on, four to a word.
+#[inline(always)]
+unsafe fn quads(x: &QuantizedRows<'_>, row: usize, plane: usize, k: usize) -> *const i32 {
+    // SAFETY: the caller's row, plane and input exist.
+    unsafe { x.codes.as_ptr().add((row * x.planes + plane) * x.cols + k).cast() }
+}
+
+/// Four codes in every lane.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store_planes<const R: usize>(
-    sums: [[__m256; 2]; R],
-    planes: usize,
-    out: *mut f32,
-    stride: usize,
+unsafe fn quad(codes: *const i32) -> __m256i {
+    // SAFETY: the caller has four bytes there.
+    _mm256_set1_epi32(unsafe { codes.read_unaligned() })
+}
+
+/// Σ over planes of scale · dot.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scaled<const PLANES: usize>(
+    x: &QuantizedRows<'_>,
     row: usize,
-) {
-    for r in (0..R).step_by(planes) {
-        for side in 0..2 {
-            let mut sum = sums[r][side];
-            if planes == 2 {
-                sum = _mm256_add_ps(sum, sums[(r + 1) % R][side]);
-            }
-            // SAFETY: the caller owns 16 columns of these rows.
-            unsafe { _mm256_storeu_ps(out.add((row + r) / planes * stride + side * 8), sum) };
-        }
+    group: usize,
+    dots: [__m256i; PLANES],
+) -> __m256 {
+    let groups = x.cols / ACTIVATION_GROUP;
+    // SAFETY: the caller's row and group exist.
+    let scale = |plane: usize| unsafe {
+        _mm256_set1_ps(*x.scales.get_unchecked((row * PLANES + plane) * groups + group))
+    };
+    let first = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[0]), scale(0));
+    match PLANES {
+        2 => _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[PLANES - 1]), scale(1), first),
+        _ => first,
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe { in_tiles!(x.n_codes, [4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
+    unsafe {
+        for side in 0..2 {
+            if x.planes == 2 {
+                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<2, R>(
+                    panel, x, out, stride, side, row
+                ))
+            } else {
+                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<1, R>(
+                    panel, x, out, stride, side, row
+                ))
+            }
+        }
+    }
 }
 
+/// Rows 0..8 (`side` 0) or 8..16 of a panel, times a tile of activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q8_tile<const R: usize>(
+unsafe fn q8_tile<const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
     stride: usize,
+    side: usize,
     row: usize,
 ) {
     let groups = x.cols / ACTIVATION_GROUP;
     let (zero, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
     unsafe {
-        let mut sums = [[_mm256_setzero_ps(); 2]; R];
-        let codes = panel.as_ptr().add(q8_scale_bytes(x.cols));
+        let mut sums = [_mm256_setzero_ps(); R];
+        let codes = panel.as_ptr().add(q8_scale_bytes(x.cols) + side * 32);
         for g in 0..groups {
-            for side in 0..2 {
-                let mut dots = [_mm256_setzero_si256(); R];
-                for line in 0..8 {
-                    let at = codes.add(g * 512 + line * 64 + side * 32);
-                    // code - 128 as a signed byte; its magnitude is at most 128, so with signs moved
-                    // to the activations vpmaddubsw gives at most 2 · 128 · 127, which fits.
-                    let w = _mm256_xor_si256(_mm256_loadu_si256(at.cast()), zero);
-                    let magnitude = _mm256_abs_epi8(w);
-                    for (r, dot) in dots.iter_mut().enumerate() {
-                        let a = x.codes.as_ptr().add((row + r) * x.cols + g * 32 + line * 4);
-                        let a = _mm256_set1_epi32(a.cast::<i32>().read_unaligned());
+            let mut dots = [[_mm256_setzero_si256(); PLANES]; R];
+            for line in 0..8 {
+                let at = codes.add(g * 512 + line * 64);
+                // code - 128 as a signed byte; its magnitude is at most 128, so with signs moved to
+                // the activations vpmaddubsw gives at most 2 · 128 · 127, which fits.
+                let w = _mm256_xor_si256(_mm256_loadu_si256(at.cast()), zero);
+                let magnitude = _mm256_abs_epi8(w);
+                for (r, dots) in dots.iter_mut().enumerate() {
+                    for (plane, dot) in dots.iter_mut().enumerate() {
+                        let a = quad(quads(x, row + r, plane, g * ACTIVATION_GROUP + line * 4));
                         let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, w));
                         *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(pairs, ones));
                     }
                 }
-                let d = halves(panel.as_ptr().add(g * 32 + side * 16));
-                for r in 0..R {
-                    let scale = *x.scales.get_unchecked((row + r) * groups + g);
-                    let scale = _mm256_mul_ps(d, _mm256_set1_ps(scale));
-                    let dot = _mm256_cvtepi32_ps(dots[r]);
-                    sums[r][side] = _mm256_fmadd_ps(scale, dot, sums[r][side]);
-                }
+            }
+            let d = halves(panel.as_ptr().add(g * 32 + side * 16));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = _mm256_fmadd_ps(d, scaled(x, row + r, g, dots[r]), *sum);
             }
         }
-        store_planes(sums, x.planes, out, stride, row);
+        for (r, sum) in sums.into_iter().enumerate() {
+            _mm256_storeu_ps(out.add((row + r) * stride + side * 8), sum);
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! AVX-512 with VNNI: 16 rows of a panel are the 16 lanes of a register.
 //!
 //! Start with [`q4_tile`]: a 64-byte line unpacks into two operands of `vpdpbusd`, each multiplied
-//! with 4 broadcast activation bytes per row of the batch. Per group of 32 inputs and batch row that is
-//! 8 `vpdpbusd`, one conversion and two multiply-adds; unpacking is shared by up to 8 batch rows.
-//! Tiles of 8, 4, 2 and 1 rows do the same arithmetic per row, so a row's result never depends on
-//! its neighbours.
+//! with 4 broadcast activation bytes per plane of every row in the tile. Tiles of 8, 4, 2 and 1 rows
+//! share the unpacking and do the same arithmetic per row, so a row's result never depends on its
+//! neighbours.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -37,7 +36,6 @@ pub(crate) static KERNELS: Kernels = Kernels {
         q4g64: matmul_f32_q4::<64>,
     },
     quantize: vector::quantize,
-    subtract_codes: vector::subtract_codes,
     rms_norm: vector::rms_norm,
     rope: vector::rope,
     silu_mul: vector::silu_mul,
@@ -58,13 +56,21 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        in_tiles!(x.n_codes, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, R>(panel, x, out, stride, row))
+        if x.planes == 2 {
+            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, 2, R>(
+                panel, x, out, stride, row
+            ))
+        } else {
+            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, 1, R>(
+                panel, x, out, stride, row
+            ))
+        }
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn q4_tile<const GROUP: usize, const R: usize>(
+unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -75,12 +81,7 @@ unsafe fn q4_tile<const GROUP: usize, const R: usize>(
     let nibble = _mm512_set1_epi8(15);
     // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
     unsafe {
-        let codes: [*const i8; R] =
-            std::array::from_fn(|r| x.codes.as_ptr().add((row + r) * x.cols));
-        let scales: [*const f32; R] =
-            std::array::from_fn(|r| x.scales.as_ptr().add((row + r) * x_groups));
-        let mins: [*const f32; R] =
-            std::array::from_fn(|r| x.mins.as_ptr().add((row + r) * x_groups));
+        let rows = Tile::<PLANES>::new(x, row);
         let mut sums = [_mm512_setzero_ps(); R];
         let mut at = panel.as_ptr();
         let mut xg = 0;
@@ -89,109 +90,154 @@ unsafe fn q4_tile<const GROUP: usize, const R: usize>(
             let m = _mm512_cvtph_ps(_mm256_loadu_si256(at.add(32).cast()));
             at = at.add(Q4_HEADER_BYTES);
             for _ in 0..GROUP / ACTIVATION_GROUP {
-                // Two chains of integer sums hide the latency of vpdpbusd for a single row.
-                let mut low = [_mm512_setzero_si512(); R];
-                let mut high = [_mm512_setzero_si512(); R];
+                let mut dots = [[_mm512_setzero_si512(); PLANES]; R];
                 for line in 0..4 {
                     let bytes = _mm512_loadu_si512(at.add(line * 64).cast());
                     let lows = _mm512_and_si512(bytes, nibble);
                     let highs = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
-                    for r in 0..R {
-                        let a = codes[r].add(xg * ACTIVATION_GROUP + line * 8).cast::<i32>();
-                        let a0 = _mm512_set1_epi32(a.read_unaligned());
-                        let a1 = _mm512_set1_epi32(a.add(1).read_unaligned());
-                        low[r] = _mm512_dpbusd_epi32(low[r], lows, a0);
-                        if R > 4 {
-                            low[r] = _mm512_dpbusd_epi32(low[r], highs, a1);
-                        } else {
-                            high[r] = _mm512_dpbusd_epi32(high[r], highs, a1);
+                    for (r, dots) in dots.iter_mut().enumerate() {
+                        for (plane, dot) in dots.iter_mut().enumerate() {
+                            let a = rows.quads(r, plane, xg * ACTIVATION_GROUP + line * 8);
+                            *dot = _mm512_dpbusd_epi32(*dot, lows, quad(a));
+                            *dot = _mm512_dpbusd_epi32(*dot, highs, quad(a.add(1)));
                         }
                     }
                 }
-                for r in 0..R {
-                    let dot = if R > 4 { low[r] } else { _mm512_add_epi32(low[r], high[r]) };
-                    let scale = _mm512_mul_ps(d, _mm512_set1_ps(*scales[r].add(xg)));
-                    sums[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), sums[r]);
-                    sums[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(*mins[r].add(xg)), sums[r]);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm512_fmadd_ps(d, rows.scaled(r, xg, dots[r]), *sum);
+                    *sum = _mm512_fmadd_ps(m, _mm512_set1_ps(rows.min(r, xg)), *sum);
                 }
                 at = at.add(256);
                 xg += 1;
             }
         }
-        store_planes(sums, x.planes, out, stride, row);
+        for (r, sum) in sums.into_iter().enumerate() {
+            _mm512_storeu_ps(out.add((row + r) * stride), sum);
+        }
     }
 }
 
-/// Stores a tile of rows, or of the sums of pairs if rows come in two planes.
+/// Where the activations of a tile of rows lie.
+struct Tile<const PLANES: usize> {
+    codes: *const i8,
+    scales: *const f32,
+    sums: *const i32,
+    mins: *const f32,
+    cols: usize,
+    groups: usize,
+}
+
+impl<const PLANES: usize> Tile<PLANES> {
+    /// The tile that starts at `row`.
+    #[inline(always)]
+    unsafe fn new(x: &QuantizedRows<'_>, row: usize) -> Self {
+        let groups = x.cols / ACTIVATION_GROUP;
+        // SAFETY: the caller's row exists.
+        unsafe {
+            Tile {
+                codes: x.codes.as_ptr().add(row * PLANES * x.cols),
+                scales: x.scales.as_ptr().add(row * PLANES * groups),
+                sums: x.sums.as_ptr().add(row * PLANES * groups),
+                mins: x.mins.as_ptr().add(row * groups),
+                cols: x.cols,
+                groups,
+            }
+        }
+    }
+
+    /// Codes from input `k` of row `r` on, four to a word.
+    #[inline(always)]
+    unsafe fn quads(&self, r: usize, plane: usize, k: usize) -> *const i32 {
+        // SAFETY: the caller's row, plane and input exist.
+        unsafe { self.codes.add((r * PLANES + plane) * self.cols + k).cast() }
+    }
+
+    #[inline(always)]
+    unsafe fn min(&self, r: usize, group: usize) -> f32 {
+        // SAFETY: the caller's row and group exist.
+        unsafe { *self.mins.add(r * self.groups + group) }
+    }
+
+    /// Sum of the codes of a group.
+    #[inline(always)]
+    unsafe fn sum(&self, r: usize, plane: usize, group: usize) -> i32 {
+        // SAFETY: the caller's row and group exist.
+        unsafe { *self.sums.add((r * PLANES + plane) * self.groups + group) }
+    }
+
+    /// Σ over planes of scale · dot.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+    unsafe fn scaled(&self, r: usize, group: usize, dots: [__m512i; PLANES]) -> __m512 {
+        // SAFETY: the caller's row and group exist.
+        let scale = |plane: usize| unsafe {
+            _mm512_set1_ps(*self.scales.add((r * PLANES + plane) * self.groups + group))
+        };
+        let first = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[0]), scale(0));
+        match PLANES {
+            2 => _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[PLANES - 1]), scale(1), first),
+            _ => first,
+        }
+    }
+}
+
+/// Four codes in every lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store_planes<const R: usize>(
-    sums: [__m512; R],
-    planes: usize,
-    out: *mut f32,
-    stride: usize,
-    row: usize,
-) {
-    for r in (0..R).step_by(planes) {
-        let sum = if planes == 2 { _mm512_add_ps(sums[r], sums[(r + 1) % R]) } else { sums[r] };
-        // SAFETY: the caller owns 16 columns of these rows.
-        unsafe { _mm512_storeu_ps(out.add((row + r) / planes * stride), sum) };
-    }
+unsafe fn quad(codes: *const i32) -> __m512i {
+    // SAFETY: the caller has four bytes there.
+    _mm512_set1_epi32(unsafe { codes.read_unaligned() })
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe { in_tiles!(x.n_codes, [8, 4, 2, 1], |row, R| q8_tile::<R>(panel, x, out, stride, row)) }
+    unsafe {
+        if x.planes == 2 {
+            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<2, R>(panel, x, out, stride, row))
+        } else {
+            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<1, R>(panel, x, out, stride, row))
+        }
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn q8_tile<const R: usize>(
+unsafe fn q8_tile<const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
     stride: usize,
     row: usize,
 ) {
-    let groups = x.cols / ACTIVATION_GROUP;
     // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
     unsafe {
+        let rows = Tile::<PLANES>::new(x, row);
         let mut sums = [_mm512_setzero_ps(); R];
         let mut at = panel.as_ptr().add(q8_scale_bytes(x.cols));
-        for g in 0..groups {
+        for g in 0..rows.groups {
             let d = _mm512_cvtph_ps(_mm256_loadu_si256(panel.as_ptr().add(g * 32).cast()));
             // Codes are unsigned with zero at 128: start from -128 · Σ a.
-            let mut even: [__m512i; R] = std::array::from_fn(|r| {
-                let sum = *x.sums.get_unchecked((row + r) * groups + g);
-                _mm512_set1_epi32(-128 * sum)
+            let mut dots: [[__m512i; PLANES]; R] = std::array::from_fn(|r| {
+                std::array::from_fn(|plane| _mm512_set1_epi32(-128 * rows.sum(r, plane, g)))
             });
-            let mut odd = [_mm512_setzero_si512(); R];
-            for line in 0..4 {
-                let q0 = _mm512_loadu_si512(at.add(line * 128).cast());
-                let q1 = _mm512_loadu_si512(at.add(line * 128 + 64).cast());
-                for r in 0..R {
-                    let a =
-                        x.codes.as_ptr().add((row + r) * x.cols + g * 32 + line * 8).cast::<i32>();
-                    let a0 = _mm512_set1_epi32(a.read_unaligned());
-                    let a1 = _mm512_set1_epi32(a.add(1).read_unaligned());
-                    even[r] = _mm512_dpbusd_epi32(even[r], q0, a0);
-                    if R > 4 {
-                        even[r] = _mm512_dpbusd_epi32(even[r], q1, a1);
-                    } else {
-                        odd[r] = _mm512_dpbusd_epi32(odd[r], q1, a1);
+            for line in 0..8 {
+                let q = _mm512_loadu_si512(at.add(line * 64).cast());
+                for (r, dots) in dots.iter_mut().enumerate() {
+                    for (plane, dot) in dots.iter_mut().enumerate() {
+                        let a = rows.quads(r, plane, g * ACTIVATION_GROUP + line * 4);
+                        *dot = _mm512_dpbusd_epi32(*dot, q, quad(a));
                     }
                 }
             }
-            for r in 0..R {
-                let dot = if R > 4 { even[r] } else { _mm512_add_epi32(even[r], odd[r]) };
-                let scale = _mm512_set1_ps(*x.scales.get_unchecked((row + r) * groups + g));
-                sums[r] =
-                    _mm512_fmadd_ps(_mm512_mul_ps(d, scale), _mm512_cvtepi32_ps(dot), sums[r]);
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = _mm512_fmadd_ps(d, rows.scaled(r, g, dots[r]), *sum);
             }
             at = at.add(512);
         }
-        store_planes(sums, x.planes, out, stride, row);
+        for (r, sum) in sums.into_iter().enumerate() {
+            _mm512_storeu_ps(out.add((row + r) * stride), sum);
+        }
     }
 }
 

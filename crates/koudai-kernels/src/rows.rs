@@ -9,14 +9,13 @@ use crate::matrix::PANEL_ROWS;
 /// Inputs that share one activation scale.
 pub const ACTIVATION_GROUP: usize = 32;
 
-/// Activations rounded to 8 bits: `x ≈ scale · code` in groups of [`ACTIVATION_GROUP`].
+/// Activations as 8-bit codes in groups of [`ACTIVATION_GROUP`]: `x ≈ Σ over planes of scale · code`.
 ///
-/// With two planes, each row is followed by one that holds what rounding left over, in the same
-/// form: together they have some 15 bits, for twice the products.
+/// One plane is the usual 8-bit rounding. A second holds what the first left over, in the same form:
+/// together they have some 15 bits, for twice the products.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizedRows<'a> {
-    /// Rows of codes: of all planes.
-    pub(crate) n_codes: usize,
+    pub(crate) n_rows: usize,
     pub(crate) planes: usize,
     pub(crate) cols: usize,
     pub(crate) codes: &'a [i8],
@@ -26,27 +25,20 @@ pub struct QuantizedRows<'a> {
 }
 
 impl<'a> QuantizedRows<'a> {
-    /// Rows of `cols` codes in one or two `planes`, and per row of codes `cols / 32` scales, sums of
-    /// codes, and scale · sum. Panics if a length disagrees.
+    /// `n_rows` rows of `cols` activations in one or two `planes`, as [`crate::Kernels::quantize`]
+    /// makes them: per row and plane `cols` codes, `cols / 32` scales and as many sums of codes; per
+    /// row `cols / 32` `mins`, the sums of what the codes stand for. Panics if a length disagrees.
     pub fn new(
+        n_rows: usize,
         planes: usize,
         cols: usize,
-        codes: &'a [i8],
-        scales: &'a [f32],
-        sums: &'a [i32],
-        mins: &'a [f32],
+        (codes, scales, sums, mins): (&'a [i8], &'a [f32], &'a [i32], &'a [f32]),
     ) -> QuantizedRows<'a> {
-        assert!(cols > 0 && cols.is_multiple_of(ACTIVATION_GROUP) && (1..=2).contains(&planes));
-        let n_codes = codes.len() / cols;
-        assert!(codes.len() == n_codes * cols && n_codes.is_multiple_of(planes));
-        assert!(scales.len() == n_codes * (cols / ACTIVATION_GROUP));
-        assert!(sums.len() == scales.len() && mins.len() == scales.len());
-        QuantizedRows { n_codes, planes, cols, codes, scales, sums, mins }
-    }
-
-    /// Rows of activations.
-    pub fn n_rows(&self) -> usize {
-        self.n_codes / self.planes
+        let groups = n_rows * (cols / ACTIVATION_GROUP);
+        assert!(cols.is_multiple_of(ACTIVATION_GROUP) && (1..=2).contains(&planes));
+        assert!(codes.len() == n_rows * planes * cols && mins.len() == groups);
+        assert!(scales.len() == groups * planes && sums.len() == groups * planes);
+        QuantizedRows { n_rows, planes, cols, codes, scales, sums, mins }
     }
 }
 

@@ -25,7 +25,6 @@ pub(crate) static KERNELS: Kernels = Kernels {
         q4g64: matmul_f32_q4::<64>,
     },
     quantize: vector::quantize,
-    subtract_codes: vector::subtract_codes,
     rms_norm: vector::rms_norm,
     rope: vector::rope,
     silu_mul: vector::silu_mul,
@@ -48,28 +47,7 @@ unsafe fn put(out: *mut f32, stride: usize, row: usize, values: [f32; PANEL_ROWS
     unsafe { out.add(row * stride).cast::<[f32; PANEL_ROWS]>().write_unaligned(values) }
 }
 
-/// Writes the outputs of a row of codes; of two planes, keeps the first and writes their sum.
-///
-/// # Safety
-/// As for [`put`], for row `row / planes`.
-unsafe fn put_planes(
-    first: &mut [f32; PANEL_ROWS],
-    sums: [f32; PANEL_ROWS],
-    planes: usize,
-    out: *mut f32,
-    stride: usize,
-    row: usize,
-) {
-    if planes == 2 && row.is_multiple_of(2) {
-        *first = sums;
-        return;
-    }
-    let total = std::array::from_fn(|i| if planes == 2 { first[i] + sums[i] } else { sums[i] });
-    // SAFETY: the caller's promise.
-    unsafe { put(out, stride, row / planes, total) };
-}
-
-/// out = Σ over groups of (d · s) · Σ q·a + m · (s · Σ a), with s·a the 8-bit activations.
+/// out = Σ over groups of d · Σ over planes of s · Σ q·a, + m · Σ x, with x the rounded activations.
 unsafe fn matmul_q4<const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
@@ -77,19 +55,18 @@ unsafe fn matmul_q4<const GROUP: usize>(
     stride: usize,
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
-    let mut first = [0.0; PANEL_ROWS];
-    for row in 0..x.n_codes {
-        let codes = &x.codes[row * x.cols..][..x.cols];
-        let scales = &x.scales[row * x_groups..][..x_groups];
-        let mins = &x.mins[row * x_groups..][..x_groups];
+    for row in 0..x.n_rows {
         let mut sums = [0.0; PANEL_ROWS];
-        for (g, block) in panel.chunks_exact(Q4_HEADER_BYTES + GROUP * 8).enumerate() {
+        for xg in 0..x_groups {
+            let g = xg * ACTIVATION_GROUP / GROUP;
+            let block = &panel[g * (Q4_HEADER_BYTES + GROUP * 8)..];
             let (header, lines) = block.split_at(Q4_HEADER_BYTES);
-            for h in 0..GROUP / ACTIVATION_GROUP {
-                let xg = g * (GROUP / ACTIVATION_GROUP) + h;
-                let a = &codes[xg * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
-                let lines = &lines[h * 256..][..256];
-                for (lane, sum) in sums.iter_mut().enumerate() {
+            let lines = &lines[xg * ACTIVATION_GROUP % GROUP * 8..][..256];
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                let mut total = 0.0;
+                for plane in 0..x.planes {
+                    let at = row * x.planes + plane;
+                    let a = &x.codes[at * x.cols + xg * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
                     let mut dot = 0i32;
                     for (line, a) in lines.chunks_exact(64).zip(a.chunks_exact(8)) {
                         for j in 0..4 {
@@ -98,37 +75,41 @@ unsafe fn matmul_q4<const GROUP: usize>(
                             dot += (byte >> 4) as i32 * a[j + 4] as i32;
                         }
                     }
-                    *sum += half(header, lane) * scales[xg] * dot as f32;
-                    *sum += half(header, PANEL_ROWS + lane) * mins[xg];
+                    total += x.scales[at * x_groups + xg] * dot as f32;
                 }
+                *sum += half(header, lane) * total;
+                *sum += half(header, PANEL_ROWS + lane) * x.mins[row * x_groups + xg];
             }
         }
         // SAFETY: the caller owns the panel's 16 columns in every row.
-        unsafe { put_planes(&mut first, sums, x.planes, out, stride, row) };
+        unsafe { put(out, stride, row, sums) };
     }
 }
 
-/// out = Σ over groups of (d · s) · Σ (q − 128)·a.
+/// out = Σ over groups of d · Σ over planes of s · Σ (q − 128)·a.
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     let groups = x.cols / ACTIVATION_GROUP;
     let (header, lines) = panel.split_at(q8_scale_bytes(x.cols));
-    let mut first = [0.0; PANEL_ROWS];
-    for row in 0..x.n_codes {
+    for row in 0..x.n_rows {
         let mut sums = [0.0; PANEL_ROWS];
         for g in 0..groups {
-            let a = &x.codes[row * x.cols + g * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
             for (lane, sum) in sums.iter_mut().enumerate() {
-                let mut dot = 0i32;
-                for (i, a) in a.iter().enumerate() {
-                    let q = lines[g * 512 + i / 4 * 64 + lane * 4 + i % 4];
-                    dot += (q as i32 - 128) * *a as i32;
+                let mut total = 0.0;
+                for plane in 0..x.planes {
+                    let at = row * x.planes + plane;
+                    let a = &x.codes[at * x.cols + g * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
+                    let mut dot = 0i32;
+                    for (i, a) in a.iter().enumerate() {
+                        let q = lines[g * 512 + i / 4 * 64 + lane * 4 + i % 4];
+                        dot += (q as i32 - 128) * *a as i32;
+                    }
+                    total += x.scales[at * groups + g] * dot as f32;
                 }
-                *sum +=
-                    half(header, g * PANEL_ROWS + lane) * x.scales[row * groups + g] * dot as f32;
+                *sum += half(header, g * PANEL_ROWS + lane) * total;
             }
         }
         // SAFETY: as in `matmul_q4`.
-        unsafe { put_planes(&mut first, sums, x.planes, out, stride, row) };
+        unsafe { put(out, stride, row, sums) };
     }
 }
 

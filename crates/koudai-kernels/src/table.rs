@@ -14,7 +14,7 @@ pub(crate) type MatmulQuantized = unsafe fn(&[u8], &QuantizedRows<'_>, *mut f32,
 /// One panel of weights times f32 rows: `(panel, rows, n_rows, out, out_stride)`.
 pub(crate) type MatmulF32 = unsafe fn(&[u8], &[f32], usize, *mut f32, usize);
 
-/// Rounds a row to 8 bits: `(x, codes, scales, sums, mins)`.
+/// Rounds a row to 8-bit planes: `(x, codes, scales, sums, mins)`; see [`Kernels::quantize`].
 pub(crate) type Quantize = unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]);
 
 /// A panel kernel for each way in which weights are stored.
@@ -58,7 +58,6 @@ pub struct Kernels {
     pub(crate) matmul_q4g64: MatmulQuantized,
     pub(crate) matmul_f32: ByKind<MatmulF32>,
     pub(crate) quantize: Quantize,
-    pub(crate) subtract_codes: unsafe fn(&mut [f32], &[i8], &[f32]),
     pub(crate) rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) rope: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) silu_mul: unsafe fn(&mut [f32], &[f32]),
@@ -135,7 +134,7 @@ impl Kernels {
                 }
             }
             Rows::Quantized(x) => {
-                assert!(x.n_rows() == n_rows && x.cols == w.cols(), "activation rows");
+                assert!(x.n_rows == n_rows && x.cols == w.cols(), "activation rows");
                 let kernel = match w.kind() {
                     Kind::Q8 => self.matmul_q8,
                     Kind::Q4G32 => self.matmul_q4g32,
@@ -151,8 +150,11 @@ impl Kernels {
         }
     }
 
-    /// Rounds one row to 8 bits in groups of 32: `scale = max|x| / 127`, codes to nearest even.
-    /// `mins = scale · sums`, and `sums` are those of the codes. Panics if a length disagrees.
+    /// Rounds one row to one or two planes of 8-bit codes in groups of 32, plane after plane:
+    /// `scale = max|x| / 127`, codes to the nearest (ties to even), `sums` of the codes; the second
+    /// plane does the same for what the first left over. `mins` adds up `scale · sum` of the planes.
+    ///
+    /// `codes` has a length of one or two rows. Panics if another length disagrees.
     pub fn quantize(
         &self,
         x: &[f32],
@@ -161,18 +163,12 @@ impl Kernels {
         sums: &mut [i32],
         mins: &mut [f32],
     ) {
-        let groups = x.len() / ACTIVATION_GROUP;
-        assert!(x.len().is_multiple_of(ACTIVATION_GROUP) && codes.len() == x.len());
-        assert!(scales.len() == groups && sums.len() == groups && mins.len() == groups);
+        let (groups, planes) = (x.len() / ACTIVATION_GROUP, codes.len() / x.len().max(1));
+        assert!(x.len().is_multiple_of(ACTIVATION_GROUP) && (1..=2).contains(&planes));
+        assert!(codes.len() == planes * x.len() && mins.len() == groups);
+        assert!(scales.len() == planes * groups && sums.len() == planes * groups);
         // SAFETY: the processor runs this table; lengths were checked.
         unsafe { (self.quantize)(x, codes, scales, sums, mins) }
-    }
-
-    /// What rounding left over: `x -= scale · code`. Panics if a length disagrees.
-    pub fn subtract_codes(&self, x: &mut [f32], codes: &[i8], scales: &[f32]) {
-        assert!(codes.len() == x.len() && scales.len() == x.len() / ACTIVATION_GROUP);
-        // SAFETY: as in `quantize`.
-        unsafe { (self.subtract_codes)(x, codes, scales) }
     }
 
     /// `out = x / sqrt(mean(x²) + eps) · w`.

@@ -128,41 +128,44 @@ pub(crate) fn quantize(
     sums: &mut [i32],
     mins: &mut [f32],
 ) {
-    const ROUND: f32 = 12_582_912.0;
-    let groups = x.chunks_exact(ACTIVATION_GROUP).zip(codes.chunks_exact_mut(ACTIVATION_GROUP));
-    for (g, (x, codes)) in groups.enumerate() {
-        let mut peaks = [0.0f32; LANES];
-        for chunk in x.chunks_exact(LANES) {
-            for (peak, value) in peaks.iter_mut().zip(chunk) {
-                let value = value.abs();
-                *peak = if value > *peak { value } else { *peak };
-            }
+    let groups = x.len() / ACTIVATION_GROUP;
+    for (g, x) in x.chunks_exact(ACTIVATION_GROUP).enumerate() {
+        let mut rest: [f32; ACTIVATION_GROUP] = x.try_into().expect("a whole group");
+        mins[g] = 0.0;
+        for (plane, codes) in codes.chunks_exact_mut(groups * ACTIVATION_GROUP).enumerate() {
+            let codes = &mut codes[g * ACTIVATION_GROUP..][..ACTIVATION_GROUP];
+            let (scale, sum) = quantize_group(&mut rest, codes);
+            scales[plane * groups + g] = scale;
+            sums[plane * groups + g] = sum;
+            mins[g] += scale * sum as f32;
         }
-        let max = peaks.iter().fold(0.0f32, |a, b| if *b > a { *b } else { a });
-        let scale = max / 127.0;
-        // Below this the inverse would overflow; such a group is zero for all purposes.
-        let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
-        let mut sum = 0i32;
-        for (code, value) in codes.iter_mut().zip(x) {
-            // |value · inverse| ≤ 127, so the integer sits in the low bits of the rounded sum.
-            let rounded = (value * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-            *code = rounded as i8;
-            sum += rounded as i8 as i32;
-        }
-        scales[g] = scale;
-        sums[g] = sum;
-        mins[g] = scale * sum as f32;
     }
 }
 
+/// Rounds a group, leaves in `x` what that lost, returns the scale and the sum of the codes.
 #[inline(always)]
-pub(crate) fn subtract_codes(x: &mut [f32], codes: &[i8], scales: &[f32]) {
-    let groups = x.chunks_exact_mut(ACTIVATION_GROUP).zip(codes.chunks_exact(ACTIVATION_GROUP));
-    for ((x, codes), scale) in groups.zip(scales) {
-        for (x, code) in x.iter_mut().zip(codes) {
-            *x -= *code as f32 * scale;
+fn quantize_group(x: &mut [f32; ACTIVATION_GROUP], codes: &mut [i8]) -> (f32, i32) {
+    const ROUND: f32 = 12_582_912.0;
+    let mut peaks = [0.0f32; LANES];
+    for chunk in x.chunks_exact(LANES) {
+        for (peak, value) in peaks.iter_mut().zip(chunk) {
+            let value = value.abs();
+            *peak = if value > *peak { value } else { *peak };
         }
     }
+    let max = peaks.iter().fold(0.0f32, |a, b| if *b > a { *b } else { a });
+    let scale = max / 127.0;
+    // Below this the inverse would overflow; such a group is zero for all purposes.
+    let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
+    let mut sum = 0i32;
+    for (code, value) in codes.iter_mut().zip(x) {
+        // |value · inverse| ≤ 127, so the integer sits in the low bits of the rounded sum.
+        let rounded = *value * inverse + ROUND;
+        *code = (rounded.to_bits() as i32 - ROUND.to_bits() as i32) as i8;
+        sum += *code as i32;
+        *value -= (rounded - ROUND) * scale;
+    }
+    (scale, sum)
 }
 
 /// Wraps the functions above for one instruction set, in a module `vector` beside the table.
@@ -190,10 +193,6 @@ macro_rules! for_isa {
             #[target_feature(enable = $features)]
             pub(super) fn softmax(x: &mut [f32]) {
                 generic::softmax(x)
-            }
-            #[target_feature(enable = $features)]
-            pub(super) fn subtract_codes(x: &mut [f32], codes: &[i8], scales: &[f32]) {
-                generic::subtract_codes(x, codes, scales)
             }
             #[target_feature(enable = $features)]
             pub(super) fn quantize(

@@ -52,7 +52,7 @@ impl Chat {
         self.messages.clear();
     }
 
-    /// Replaces the messages.
+    /// Replaces the messages: users' and assistant's in turn, without the system's.
     pub fn set_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
     }

@@ -66,7 +66,7 @@ pub enum Activation {
 /// What a tensor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-#[allow(missing_docs)] // The names are those of the architecture page.
+#[allow(missing_docs)] // FORMAT.md has their shapes, "What the numbers mean" their use.
 pub enum Role {
     Embed = 1,
     Head = 2,

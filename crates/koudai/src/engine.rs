@@ -64,7 +64,8 @@ impl MemoryPlan {
 }
 
 impl Engine {
-    /// Opens a `.koudai` file: maps and validates it, starts the threads. Copies no weights.
+    /// Opens a `.koudai` file: maps and validates it, starts the threads. Copies no weights, and
+    /// doesn't read them to check their hash: [`ModelFile::verify`] does.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Engine, Error> {
         let file_error = |e| Error::File(path.into(), e);
         let file = ModelFile::open(path).map_err(file_error)?;
@@ -148,7 +149,7 @@ impl Engine {
         self.inner.kernels.name()
     }
 
-    /// The memory that a session with this context needs at most.
+    /// The memory that the model and one session with this context need at most.
     pub fn plan(&self, context: usize, kv: KvKind) -> Result<MemoryPlan, Error> {
         let config = self.config();
         let kv_cache = KvCache::bytes(config, kv, context).ok_or_else(|| {

@@ -571,7 +571,8 @@ impl FileWriter {
     }
 
     /// Adds all tensors. `write` is called for each tensor of `config.tensors()` in turn and puts
-    /// exactly its stored bytes into the sink, in as many pieces as it likes.
+    /// exactly its stored bytes into the sink, in as many pieces as it likes. Panics if `headers` or
+    /// the bytes aren't what `config` needs.
     pub fn tensors<E: From<FileError>>(
         &mut self,
         config: &Config,

@@ -91,7 +91,6 @@ struct Input {
     scales: Vec<f32>,
     sums: Vec<i32>,
     mins: Vec<f32>,
-    rest: Vec<f32>,
 }
 
 /// In which forms an input is needed.
@@ -102,15 +101,14 @@ struct Form {
     planes: usize,
 }
 
-/// Planes of 8-bit codes for inputs of queries, keys and values and of the head: what is lost there
-/// costs most for the fewest products (LOG.md, 2026-11-30).
-const FINE: usize = 2;
-/// Planes of 8-bit codes for the other inputs.
-const COARSE: usize = 1;
-
 impl Form {
-    fn of(weights: &[Matrix<'_>], precision: Precision, planes: usize) -> Form {
-        let rounded = |w: &Matrix<'_>| precision == Precision::Auto && w.kind().is_quantized();
+    fn of(weights: &[Matrix<'_>], precision: Precision) -> Form {
+        let rounded = |w: &Matrix<'_>| precision != Precision::F32 && w.kind().is_quantized();
+        let planes = match precision {
+            Precision::Auto => 2,
+            Precision::Int8 => 1,
+            Precision::F32 => 0,
+        };
         Form {
             exact: weights.iter().any(|w| !rounded(w)),
             planes: if weights.iter().any(rounded) { planes } else { 0 },
@@ -129,27 +127,23 @@ impl Input {
                 row.copy_from_slice(x.row(r));
             }
         }
-        let (groups, n_codes) = (cols / ACTIVATION_GROUP, n_rows * form.planes);
-        if n_codes == 0 {
+        if form.planes == 0 {
             return;
         }
-        self.codes.resize(n_codes * cols, 0);
-        self.scales.resize(n_codes * groups, 0.0);
-        self.sums.resize(n_codes * groups, 0);
-        self.mins.resize(n_codes * groups, 0.0);
-        for i in 0..n_codes {
-            let at = i * groups..(i + 1) * groups;
-            let codes = &mut self.codes[i * cols..][..cols];
-            let scales = &mut self.scales[at.clone()];
-            let (sums, mins) = (&mut self.sums[at.clone()], &mut self.mins[at]);
-            let row = x.row(i / form.planes);
-            let second = i % form.planes == 1;
-            kernels.quantize(if second { &self.rest } else { row }, codes, scales, sums, mins);
-            if form.planes == 2 && !second {
-                self.rest.clear();
-                self.rest.extend_from_slice(row);
-                kernels.subtract_codes(&mut self.rest, codes, scales);
-            }
+        let (groups, planes) = (cols / ACTIVATION_GROUP, form.planes);
+        self.codes.resize(n_rows * planes * cols, 0);
+        self.scales.resize(n_rows * planes * groups, 0.0);
+        self.sums.resize(n_rows * planes * groups, 0);
+        self.mins.resize(n_rows * groups, 0.0);
+        for r in 0..n_rows {
+            let at = r * planes * groups..(r + 1) * planes * groups;
+            kernels.quantize(
+                x.row(r),
+                &mut self.codes[r * planes * cols..][..planes * cols],
+                &mut self.scales[at.clone()],
+                &mut self.sums[at],
+                &mut self.mins[r * groups..][..groups],
+            );
         }
     }
 
@@ -157,16 +151,15 @@ impl Input {
         if precision == Precision::F32 || !weights.kind().is_quantized() {
             return Rows::F32(&self.exact[..self.n_rows * self.cols]);
         }
-        let n_codes = self.n_rows * self.form.planes;
-        let groups = n_codes * (self.cols / ACTIVATION_GROUP);
-        Rows::Quantized(QuantizedRows::new(
-            self.form.planes,
-            self.cols,
-            &self.codes[..n_codes * self.cols],
-            &self.scales[..groups],
-            &self.sums[..groups],
+        let (planes, n_rows) = (self.form.planes, self.n_rows);
+        let groups = n_rows * (self.cols / ACTIVATION_GROUP);
+        let parts = (
+            &self.codes[..n_rows * planes * self.cols],
+            &self.scales[..groups * planes],
+            &self.sums[..groups * planes],
             &self.mins[..groups],
-        ))
+        );
+        Rows::Quantized(QuantizedRows::new(n_rows, planes, self.cols, parts))
     }
 }
 
@@ -256,7 +249,7 @@ impl Workspace {
         rows.k.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         rows.v.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         let (q, k, v) = (w.attn_q.view(), w.attn_k.view(), w.attn_v.view());
-        let form = Form::of(&[q, k, v], precision, FINE);
+        let form = Form::of(&[q, k, v], precision);
         rows.input.fill(kernels, &rows.normed, n_rows, form);
         let x = &rows.input;
         self.pool.matmul(
@@ -272,7 +265,7 @@ impl Workspace {
         let rows = &mut self.rows;
         rows.out.resize(n_rows, config.dim);
         let out = w.attn_out.view();
-        let form = Form::of(&[out], precision, COARSE);
+        let form = Form::of(&[out], precision);
         rows.input.fill(kernels, &rows.attended, n_rows, form);
         let x = rows.input.rows(&out, precision);
         let job = MatmulJob { weights: out, rows: x, out: rows.out.columns(n_rows) };
@@ -284,7 +277,7 @@ impl Workspace {
         rows.gate.resize(n_rows, layer.ffn_dim);
         rows.up.resize(n_rows, layer.ffn_dim);
         let (gate, up) = (w.ffn_gate.view(), w.ffn_up.view());
-        let form = Form::of(&[gate, up], precision, COARSE);
+        let form = Form::of(&[gate, up], precision);
         rows.input.fill(kernels, &rows.normed, n_rows, form);
         let x = &rows.input;
         let (gate_out, up_out) = (rows.gate.columns(n_rows), rows.up.columns(n_rows));
@@ -304,7 +297,7 @@ impl Workspace {
             }
         });
         let down = w.ffn_down.view();
-        let form = Form::of(&[down], precision, COARSE);
+        let form = Form::of(&[down], precision);
         rows.input.fill(kernels, &rows.gate, n_rows, form);
         let x = rows.input.rows(&down, precision);
         let job = MatmulJob { weights: down, rows: x, out: rows.out.columns(n_rows) };
@@ -457,7 +450,7 @@ impl Workspace {
             kernels.rms_norm(buffers.residual.row(r), &weights.final_norm, config.norm_eps, out);
         }
         let head = weights.head().view();
-        let form = Form::of(&[head], precision, FINE);
+        let form = Form::of(&[head], precision);
         buffers.input.fill(kernels, &buffers.normed, n, form);
         buffers.logits.resize(n, config.vocab_size);
         let x = buffers.input.rows(&head, precision);

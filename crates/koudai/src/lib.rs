@@ -55,9 +55,12 @@ pub use session::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Precision {
-    /// Activations rounded to 8 bits in groups of 32, integer products: fast.
+    /// Activations in two planes of 8 bits in groups of 32, integer products: practically as exact as
+    /// [`Precision::F32`], and as fast as [`Precision::Int8`] where memory is what limits.
     #[default]
     Auto = 0,
     /// Activations in f32, weights used exactly: the reference for measuring.
     F32 = 1,
+    /// Activations in one plane of 8 bits, as most engines do: the fastest for long prompts.
+    Int8 = 2,
 }

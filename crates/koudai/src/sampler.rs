@@ -1,7 +1,8 @@
 //! From logits to a token: penalties and bias, temperature, top-k, top-p, min-p, one draw.
 //!
 //! In that order, as the field's most used library has it. The same seed and logits give the same
-//! tokens on every machine. Any logits give a token or an error: NaN counts as impossible.
+//! tokens, as far as a platform's `exp` rounds the same. Any logits give a token or an error: NaN
+//! counts as impossible.
 
 use std::collections::HashMap;
 

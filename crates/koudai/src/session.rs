@@ -35,7 +35,8 @@ pub struct SessionOptions {
 /// Context of a session that doesn't ask for another.
 pub const DEFAULT_CONTEXT: usize = 4096;
 
-/// Stops work in another thread, between two layers.
+/// Stops work in another thread, between two layers. It stays cancelled: give the session a fresh one
+/// with [`Session::set_cancel_token`] before its next work.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -112,7 +113,7 @@ pub struct Generation {
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub stop_reason: StopReason,
-    /// Prompt tokens, and how many of them were already cached.
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values were reused.
     pub cached_tokens: usize,
@@ -211,7 +212,8 @@ impl Session {
     }
 
     /// Makes the session hold exactly `prompt`, reusing the longest common prefix, and returns the
-    /// logits for what follows and the number of tokens reused.
+    /// logits for what follows and the number of tokens reused. On an error the session holds what
+    /// could be reused.
     pub fn set_prompt(&mut self, prompt: &[u32]) -> Result<(&[f32], usize), Error> {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last token runs again, for its logits.
@@ -227,7 +229,8 @@ impl Session {
     }
 
     /// Sets the prompt, then generates. `each(token, text)` is called for every token with the text
-    /// that it completes (maybe none yet) and may end the generation.
+    /// that it completes (maybe none yet) and may end the generation. An end token isn't passed to it;
+    /// text held back for a stop text comes with a last call, for the last token again.
     ///
     /// Fails on an empty or too long prompt and on bad parameters; being cancelled is a stop reason.
     pub fn generate(

@@ -7,6 +7,7 @@
 //! it asks for. Start at [`ChatTemplate::render`].
 
 mod jinja;
+mod rewrite;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,6 @@ use crate::tokenizer::Tokenizer;
 
 /// Longest template, in bytes; known ones have at most some twenty thousand.
 const MAX_SOURCE: usize = 128 * 1024;
-/// Most brackets and blocks open at once: the parser of the language recurses.
-const MAX_NESTING: usize = 64;
 /// Work that rendering nothing at all may do: instructions, and 64 bytes each.
 const BASE_FUEL: u64 = 60_000;
 /// More of it for each message and each 16 bytes of input.
@@ -196,9 +195,8 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::TooLong { bytes: source.len() });
         }
-        check_nesting(source)?;
         let mut env = jinja::environment();
-        env.add_template_owned(NAME, source.to_owned()).map_err(|error| Error::Parse {
+        env.add_template_owned(NAME, rewrite::rewrite(source)?).map_err(|error| Error::Parse {
             line: error.line().unwrap_or(0),
             message: describe(&error),
         })?;
@@ -416,35 +414,6 @@ fn value(data: &Data, change: &dyn Fn(&str) -> String) -> Value {
         Data::List(list) => Value::from(list.iter().map(|d| value(d, change)).collect::<Vec<_>>()),
         Data::Map(map) => Value::from_pairs(map.iter().map(|(n, d)| (name(n), value(d, change)))),
     }
-}
-
-/// Refuses sources that nest so deeply that parsing them could exhaust the stack.
-///
-/// Counts brackets and block openings anywhere, also in texts and comments: real templates stay far
-/// below the limit however it is counted.
-fn check_nesting(source: &str) -> Result<(), Error> {
-    let (mut brackets, mut blocks) = (0usize, 0usize);
-    for (line, text) in source.lines().enumerate() {
-        for (at, c) in text.char_indices() {
-            match c {
-                '(' | '[' => brackets += 1,
-                ')' | ']' => brackets = brackets.saturating_sub(1),
-                '%' if text[..at].ends_with('{') => {
-                    let word = text[at + 1..].trim_start_matches(['-', '+', ' ', '\t']);
-                    if word.starts_with("end") {
-                        blocks = blocks.saturating_sub(1);
-                    } else if !word.starts_with("set") && !word.starts_with("el") {
-                        blocks += 1;
-                    }
-                }
-                _ => {}
-            }
-            if brackets > MAX_NESTING || blocks > MAX_NESTING {
-                return Err(Error::TooDeep { line: line + 1 });
-            }
-        }
-    }
-    Ok(())
 }
 
 fn describe(error: &minijinja::Error) -> String {

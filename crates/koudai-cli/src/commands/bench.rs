@@ -3,7 +3,7 @@
 use koudai_eval::bench::{Options, bench};
 use serde_json::json;
 
-use crate::args::{EngineArgs, KvArg, ModelArgs};
+use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs};
 use crate::output;
 
 /// Measure speed and memory: a warm-up, then medians of several runs
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value = "f16")]
     kv: KvArg,
+    /// Arithmetic with quantized weights
+    #[arg(long, value_enum, default_value = "auto")]
+    activation: ActivationArg,
     #[command(flatten)]
     engine: EngineArgs,
     /// Print one JSON document
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         depth: args.depth,
         runs: args.runs,
         kv: args.kv.into(),
+        precision: args.activation.into(),
         open: args.engine.options(),
     };
     let path = args.model.path()?;

@@ -1,3 +1,9 @@
 //! Integration tests of the converter, one module per subject.
 
+mod folder;
+mod gguf;
+mod hostile;
+mod hub;
+mod support;
+mod synthetic;
 mod tokenizer;

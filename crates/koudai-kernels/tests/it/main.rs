@@ -41,30 +41,22 @@ impl Quantized {
         let (codes, scales, sums, mins) = (vec![], vec![], vec![], vec![]);
         let mut q = Quantized { planes, cols, codes, scales, sums, mins };
         for row in x.chunks_exact(cols) {
-            let mut row = row.to_vec();
-            for _ in 0..planes {
-                let mut codes = vec![0; cols];
-                let mut scales = vec![0.0; cols / 32];
-                let (mut sums, mut mins) = (vec![0; cols / 32], vec![0.0; cols / 32]);
-                kernels.quantize(&row, &mut codes, &mut scales, &mut sums, &mut mins);
-                kernels.subtract_codes(&mut row, &codes, &scales);
-                q.codes.extend(codes);
-                q.scales.extend(scales);
-                q.sums.extend(sums);
-                q.mins.extend(mins);
-            }
+            let groups = cols / 32;
+            let mut codes = vec![0; planes * cols];
+            let (mut scales, mut sums) = (vec![0.0; planes * groups], vec![0; planes * groups]);
+            let mut mins = vec![0.0; groups];
+            kernels.quantize(row, &mut codes, &mut scales, &mut sums, &mut mins);
+            q.codes.extend(codes);
+            q.scales.extend(scales);
+            q.sums.extend(sums);
+            q.mins.extend(mins);
         }
         q
     }
     fn rows(&self) -> Rows<'_> {
-        Rows::Quantized(QuantizedRows::new(
-            self.planes,
-            self.cols,
-            &self.codes,
-            &self.scales,
-            &self.sums,
-            &self.mins,
-        ))
+        let n_rows = self.codes.len() / self.cols / self.planes;
+        let parts = (&self.codes[..], &self.scales[..], &self.sums[..], &self.mins[..]);
+        Rows::Quantized(QuantizedRows::new(n_rows, self.planes, self.cols, parts))
     }
 }
 

@@ -8,6 +8,8 @@
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
 
+use super::rewrite::{ADD, MUL};
+
 /// Bytes that one unit of fuel pays for.
 pub(super) const BYTES_PER_FUEL: u64 = 64;
 /// What a list slot costs, in bytes.
@@ -31,6 +33,8 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("trim", |text: &str, chars: Option<&str>| {
         strip(text, chars, true, true).to_owned()
     });
+    env.add_filter(ADD, add);
+    env.add_filter(MUL, multiply);
     env.add_function("raise_exception", raise);
     env
 }
@@ -52,6 +56,55 @@ fn afford(state: &State<'_, '_>, bytes: u64) -> Result<(), Error> {
         Some((_, left)) if bytes / BYTES_PER_FUEL >= left => Err(ErrorKind::OutOfFuel.into()),
         _ => Ok(()),
     }
+}
+
+// ---- Operators (see `rewrite.rs`) -------------------------------------------------------------
+
+fn add(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
+    if let (Some(left), Some(right)) = (left.as_str(), right.as_str()) {
+        afford(state, (left.len() + right.len()) as u64)?;
+        return Ok(Value::from([left, right].concat()));
+    }
+    let is_list = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
+    if is_list(left) && is_list(right) {
+        let mut items = Vec::new();
+        for item in left.try_iter()?.chain(right.try_iter()?) {
+            state.consume_fuel(1)?;
+            items.push(item);
+        }
+        return Ok(Value::from(items));
+    }
+    arithmetic("+", left, right, i64::checked_add, |a, b| a + b)
+}
+
+fn multiply(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
+    let text = left.as_str().zip(right.as_i64()).or_else(|| right.as_str().zip(left.as_i64()));
+    if let Some((text, count)) = text {
+        let count = usize::try_from(count).unwrap_or(0);
+        afford(state, (text.len() as u64).saturating_mul(count as u64))?;
+        return Ok(Value::from(text.repeat(count)));
+    }
+    arithmetic("*", left, right, i64::checked_mul, |a, b| a * b)
+}
+
+fn arithmetic(
+    operator: &str,
+    left: &Value,
+    right: &Value,
+    integers: fn(i64, i64) -> Option<i64>,
+    floats: fn(f64, f64) -> f64,
+) -> Result<Value, Error> {
+    let wrong =
+        |why: &str| failed(format!("{operator} of a {} and a {}{why}", left.kind(), right.kind()));
+    if !left.is_number() || !right.is_number() {
+        return Err(wrong(" isn't supported"));
+    }
+    if left.is_integer() && right.is_integer() {
+        let both = left.as_i64().zip(right.as_i64());
+        let result = both.and_then(|(left, right)| integers(left, right));
+        return result.map(Value::from).ok_or_else(|| wrong(" is too large"));
+    }
+    Ok(Value::from(floats(f64::try_from(left.clone())?, f64::try_from(right.clone())?)))
 }
 
 /// Prints as Python does, where that is a scalar.

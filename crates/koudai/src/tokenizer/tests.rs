@@ -2,6 +2,8 @@
 //!
 //! Equality with the reference implementation is tested where its files are read, in the converter.
 
+#![expect(clippy::single_range_in_vec_init)] // ranges of bytes are what is meant
+
 use proptest::prelude::*;
 
 use super::*;
@@ -57,7 +59,7 @@ fn metaspace(words: &[&str]) -> Spec {
         for pair in ends.windows(2) {
             let [left, right] = [&word[..pair[0]], &word[pair[0]..pair[1]]];
             if position(&spec, &word[..pair[1]]).is_none() {
-                spec.tokens.push(token(word[..pair[1]].as_bytes(), Kind::Normal));
+                spec.tokens.push(token(&word.as_bytes()[..pair[1]], Kind::Normal));
                 let [left, right, result] = [left, right, &word[..pair[1]]]
                     .map(|piece| position(&spec, piece).unwrap() as u32);
                 spec.merges.push(Merge { left, right, result, rank: spec.merges.len() as u32 });

@@ -32,7 +32,8 @@ fn check_model(name: &str, config: &Config, kind: Kind) {
     for (kv, precision, tolerance) in [
         (KvKind::F16, Precision::F32, 3e-3),
         (KvKind::Q8, Precision::F32, 0.05),
-        (KvKind::F16, Precision::Auto, 0.05),
+        (KvKind::F16, Precision::Auto, 3e-3),
+        (KvKind::F16, Precision::Int8, 0.05),
     ] {
         let mut s = session(&engine, kv, precision);
         s.append_each(short, |i, logits| {
