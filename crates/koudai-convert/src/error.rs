@@ -109,18 +109,8 @@ impl std::fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Io(_, e) => Some(e),
-            Error::Gguf(e) => Some(e),
-            Error::Output(e) => Some(e),
-            Error::Tokenizer(e) => Some(e),
-            Error::At(_, e) => Some(e),
-            _ => None,
-        }
-    }
-}
+// No sources: the text says it all, and reporters that print the chain would say it twice.
+impl std::error::Error for Error {}
 
 impl From<GgufError> for Error {
     fn from(e: GgufError) -> Error {

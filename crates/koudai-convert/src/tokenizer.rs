@@ -49,15 +49,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Json(error) => Some(error),
-            Self::Invalid(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// No sources: the text says it all, and reporters that print the chain would say it twice.
+impl std::error::Error for Error {}
 
 impl From<serde_json::Error> for Error {
     fn from(error: serde_json::Error) -> Self {

@@ -328,6 +328,7 @@ impl Session {
         prompt: &[u32],
         continuation: &[u32],
     ) -> Result<Vec<TokenScore>, Error> {
+        self.check_tokens(continuation)?;
         let (logits, _) = self.set_prompt(prompt)?;
         let mut scores = Vec::with_capacity(continuation.len());
         let Some((first, rest)) = continuation.split_first() else { return Ok(scores) };

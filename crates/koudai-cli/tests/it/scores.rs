@@ -61,6 +61,21 @@ fn ids_that_are_none_are_refused() {
     let score = |list: &str| failure(&["score", "-m", tiny::model(), "--ctx", "64", "--ids", list]);
     assert!(score("97,260").contains("260"));
     assert!(score("").contains("empty"));
+    for continuation in ["97,260", "260", "4294967295", "x"] {
+        let message = failure(&[
+            "score",
+            "-m",
+            tiny::model(),
+            "--ctx",
+            "64",
+            "--ids",
+            "97",
+            "-c",
+            continuation,
+        ]);
+        let named = continuation.split(',').next_back().unwrap();
+        assert!(message.contains(named), "{message}");
+    }
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub(crate) fn failed(done: &Done, what: &[&str]) -> String {
     let line = done.stderr.strip_prefix("error: ").unwrap_or_else(|| panic!("{what:?}: {done:?}"));
     assert_eq!(line.matches('\n').count(), 1, "{what:?}: {line}");
     assert!(line.ends_with('\n') && line.trim().len() > 5, "{what:?}: {line}");
+    let parts: Vec<&str> = line.trim_end().split(": ").collect();
+    assert!(parts.windows(2).all(|p| p[0] != p[1]), "{what:?} says it twice: {line}");
     line.trim_end().to_owned()
 }
 

@@ -497,7 +497,7 @@ fn saved_sessions_that_are_cut_or_changed_anywhere_are_refused() {
     let (name, mut config) = models::configs().remove(0);
     config.layers.truncate(1);
     (config.layers[0].n_heads, config.layers[0].n_kv_heads) = (1, 1);
-    let engine = open(&models::write(dir.path(), name, &config, Kind::Q4G32));
+    let engine = open(&models::write(dir.path(), name, &config, Kind::F16));
     let path = kept(dir.path(), &engine);
     let whole = std::fs::read(&path).unwrap();
     let mut s = session(&engine);
