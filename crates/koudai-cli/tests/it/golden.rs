@@ -34,14 +34,14 @@ pub(crate) fn numbers(array: &Value) -> Vec<u32> {
 
 /// A file under `KOUDAI_DATA`, or `None` with a printed reason.
 pub(crate) fn data(test: &str, name: &str) -> Option<PathBuf> {
-    let found = std::env::var_os("KOUDAI_DATA").map(|d| Path::new(&d).join(name));
-    match found.filter(|path| path.is_file()) {
-        Some(path) => Some(path),
-        None => {
-            note(&format!("skipped {test}: no {name} under KOUDAI_DATA"));
-            None
-        }
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let root = std::env::var_os("KOUDAI_DATA").map_or(PathBuf::from(beside), PathBuf::from);
+    let path = root.join(name);
+    if !path.is_file() {
+        note(&format!("skipped {test}: no {name} under KOUDAI_DATA"));
+        return None;
     }
+    Some(path)
 }
 
 fn cache() -> Cache {
