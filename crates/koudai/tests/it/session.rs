@@ -248,10 +248,10 @@ fn sessions_of_one_engine_never_see_each_other() {
     let alone = &alone;
     let dir = dir.path();
     std::thread::scope(|scope| {
-        for i in 0..SESSIONS {
+        for (i, wanted) in alone.iter().enumerate() {
             scope.spawn(move || {
                 let mut s = session(engine);
-                for (round, want) in alone[i].iter().enumerate() {
+                for (round, want) in wanted.iter().enumerate() {
                     let before = s.tokens().to_vec();
                     let got = ask(&mut s, i, round);
                     assert_eq!(got.tokens, *want, "session {i} round {round}");
@@ -523,7 +523,6 @@ fn saved_sessions_that_are_cut_or_changed_anywhere_are_refused() {
     }
     let longer = [body, &[0]].concat();
     refused(&[&longer[..], blake3::hash(&longer).as_bytes()].concat(), "a longer body".into());
-    drop(refused);
     std::fs::write(&path, &whole).unwrap();
     s.restore(&path).unwrap();
 }
