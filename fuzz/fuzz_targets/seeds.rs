@@ -1,14 +1,28 @@
-//! Writes the inputs that fuzzing starts from: seeds FOLDER, with a folder for each target.
+//! Not a target: writes the inputs that fuzzing starts from into the folder `KOUDAI_SEEDS`, one folder
+//! for each target, and ends. It is built as a target because what is built with coverage must be
+//! linked with the fuzzer.
+#![no_main]
 
 use std::error::Error;
 use std::path::Path;
 
 use koudai::{Engine, OpenOptions, Session, SessionOptions};
 use koudai_fuzz::{TEMPLATE, scratch, spec, write_model};
+use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).ok_or("the name of a folder is missing")?;
+fuzz_target!(
+    init: end_after_writing(),
+    |_data: &[u8]| {}
+);
+
+fn end_after_writing() {
+    write_seeds().expect("seeds can be written");
+    std::process::exit(0)
+}
+
+fn write_seeds() -> Result<(), Box<dyn Error>> {
+    let folder = std::env::var("KOUDAI_SEEDS")?;
     let put = |target: &str, name: &str, bytes: &[u8]| {
         let folder = Path::new(&folder).join(target);
         std::fs::create_dir_all(&folder)?;
