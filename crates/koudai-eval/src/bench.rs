@@ -17,8 +17,8 @@ pub struct Options {
     pub prompt: usize,
     /// Tokens to generate.
     pub generate: usize,
-    /// Tokens already in the context when measuring starts.
-    pub depth: usize,
+    /// Tokens already in the context when measuring starts: one measurement for each.
+    pub depths: Vec<usize>,
     /// Measured runs, after one that isn't.
     pub runs: usize,
     /// How keys and values are stored.
@@ -29,15 +29,24 @@ pub struct Options {
     pub open: OpenOptions,
 }
 
-/// What was measured; medians over the runs.
+/// Speeds with a number of tokens already in the context.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// Prompt tokens per second.
+pub struct Depth {
+    /// Tokens in the context before.
+    pub depth: usize,
+    /// Prompt tokens per second, the median.
     pub prefill_tps: f64,
-    /// Generated tokens per second.
+    /// Generated tokens per second, the median.
     pub decode_tps: f64,
     /// Every run's prefill and decode speeds, in order.
     pub runs: Vec<(f64, f64)>,
+}
+
+/// What was measured; medians over the runs.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Speeds at each depth, in the order asked for.
+    pub depths: Vec<Depth>,
     /// Milliseconds to open the file, mapped and warm.
     pub load_ms: f64,
     /// Milliseconds to open the file and find the first token after 16 prompt tokens.
@@ -62,45 +71,42 @@ pub struct Report {
 }
 
 impl Report {
-    /// Bytes of weights read per second while decoding.
+    /// Bytes of weights read per second while decoding at the first depth.
     pub fn used_bandwidth(&self) -> f64 {
-        self.bytes_per_token as f64 * self.decode_tps
+        self.bytes_per_token as f64 * self.depths.first().map_or(0.0, |d| d.decode_tps)
     }
 }
 
 /// Measures the model at `path`.
 pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
-    let context = options.depth + options.prompt.max(options.generate + 1);
+    let deepest = options.depths.iter().copied().max().unwrap_or(0);
+    let context = deepest + options.prompt.max(options.generate + 1);
     let session_options =
         SessionOptions { context: Some(context), kv: options.kv, precision: options.precision };
     reset_peak();
     let before = resident_bytes();
     let engine = Engine::open(path, &options.open)?;
     let mut session = Session::new(&engine, &session_options)?;
-    let prompt = tokens(options.depth + options.prompt, engine.config().vocab_size);
-    let mut runs = Vec::new();
-    for run in 0..=options.runs {
+    let prompt = tokens(deepest + options.prompt, engine.config().vocab_size);
+    let mut depths = Vec::new();
+    for &depth in &options.depths {
         session.rewind(0);
-        if options.depth > 0 {
-            session.append(&prompt[..options.depth])?;
+        if depth > 0 {
+            session.append(&prompt[..depth])?;
         }
-        let start = Instant::now();
-        session.append(&prompt[options.depth..])?;
-        let prefill = options.prompt as f64 / start.elapsed().as_secs_f64();
-
-        session.rewind(options.depth);
-        let mut next = prompt[0];
-        session.append(&[next])?;
-        let start = Instant::now();
-        for i in 0..options.generate {
-            let logits = session.append(&[next])?;
-            // Any token will do; this one depends on the result, as in real decoding.
-            next = prompt[(logits[i % 16].to_bits() as usize) % prompt.len()];
+        let mut runs = Vec::new();
+        for run in 0..=options.runs {
+            let speeds = speeds(&mut session, options, depth, &prompt)?;
+            if run > 0 {
+                runs.push(speeds);
+            }
         }
-        let decode = options.generate as f64 / start.elapsed().as_secs_f64();
-        if run > 0 {
-            runs.push((prefill, decode));
-        }
+        depths.push(Depth {
+            depth,
+            prefill_tps: median(runs.iter().map(|r| r.0).collect()),
+            decode_tps: median(runs.iter().map(|r| r.1).collect()),
+            runs,
+        });
     }
     let peak = resident_bytes();
     let planned_bytes = engine.plan(context, options.kv)?.total();
@@ -111,9 +117,7 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     drop(engine);
     let (load_ms, first_token_ms) = first_token(path, options)?;
     Ok(Report {
-        prefill_tps: median(runs.iter().map(|r| r.0).collect()),
-        decode_tps: median(runs.iter().map(|r| r.1).collect()),
-        runs,
+        depths,
         load_ms,
         first_token_ms,
         peak_increment_bytes: before.zip(peak).map(|(b, p)| p.1.saturating_sub(b.0)),
@@ -125,6 +129,30 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
         isa,
         threads,
     })
+}
+
+/// Prefill and decode speed of one run over a session that holds `depth` tokens.
+fn speeds(
+    session: &mut Session,
+    options: &Options,
+    depth: usize,
+    prompt: &[u32],
+) -> Result<(f64, f64), Error> {
+    session.rewind(depth);
+    let start = Instant::now();
+    session.append(&prompt[depth..depth + options.prompt])?;
+    let prefill = options.prompt as f64 / start.elapsed().as_secs_f64();
+
+    session.rewind(depth);
+    let mut next = prompt[0];
+    session.append(&[next])?;
+    let start = Instant::now();
+    for i in 0..options.generate {
+        let logits = session.append(&[next])?;
+        // Any token will do; this one depends on the result, as in real decoding.
+        next = prompt[logits[i % logits.len().min(16)].to_bits() as usize % prompt.len()];
+    }
+    Ok((prefill, options.generate as f64 / start.elapsed().as_secs_f64()))
 }
 
 /// Milliseconds to open, and to open and find the first token after 16.

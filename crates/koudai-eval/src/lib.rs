@@ -7,6 +7,8 @@
 #![warn(missing_docs)]
 
 pub mod bench;
+pub mod determinism;
 pub mod machine;
 pub mod npy;
 pub mod perplexity;
+pub mod plot;

@@ -61,24 +61,39 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        for side in 0..2 {
-            if x.planes == 2 {
-                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 2, R>(
-                    panel, x, out, stride, side, row
-                ))
-            } else {
-                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 1, R>(
-                    panel, x, out, stride, side, row
-                ))
-            }
+        match x.planes {
+            2 => q4_planes::<GROUP, 2>(panel, x, out, stride),
+            _ => q4_planes::<GROUP, 1>(panel, x, out, stride),
         }
     }
 }
 
-/// Rows 0..8 (`side` 0) or 8..16 of a panel, times a tile of activation rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn q4_planes<const GROUP: usize, const PLANES: usize>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+) {
+    let pairs = x.n_rows / 2 * 2;
+    // SAFETY: the caller sized panel, rows and output.
+    unsafe {
+        for side in 0..2 {
+            in_tiles!(pairs, [4, 2], |row, R| q4_tile::<GROUP, PLANES, R, 1>(
+                panel, x, out, stride, side, row
+            ));
+        }
+        if pairs < x.n_rows {
+            // A row alone has registers for both sides, so the panel is read once, in order.
+            q4_tile::<GROUP, PLANES, 1, 2>(panel, x, out, stride, 0, pairs);
+        }
+    }
+}
+
+/// `SIDES` halves of a panel from `side` on (8 rows each), times a tile of activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
+unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const SIDES: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -90,42 +105,61 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
     let (nibble, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
     // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
     unsafe {
-        let mut sums = [_mm256_setzero_ps(); R];
+        let mut sums = [[_mm256_setzero_ps(); SIDES]; R];
         let mut at = panel.as_ptr();
         let mut xg = 0;
         while xg < x_groups {
-            let d = halves(at.add(side * 16));
-            let m = halves(at.add(32 + side * 16));
+            let header = at.add(side * 16);
             at = at.add(Q4_HEADER_BYTES);
             for _ in 0..GROUP / ACTIVATION_GROUP {
-                let mut dots = [[_mm256_setzero_si256(); PLANES]; R];
+                let mut dots = [[[_mm256_setzero_si256(); PLANES]; SIDES]; R];
                 for line in 0..4 {
-                    let bytes = _mm256_loadu_si256(at.add(line * 64 + side * 32).cast());
-                    let lows = _mm256_and_si256(bytes, nibble);
-                    let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
-                    for (r, dots) in dots.iter_mut().enumerate() {
-                        for (plane, dot) in dots.iter_mut().enumerate() {
-                            let a = quads(x, row + r, plane, xg * ACTIVATION_GROUP + line * 8);
-                            let low = _mm256_maddubs_epi16(lows, quad(a));
-                            let high = _mm256_maddubs_epi16(highs, quad(a.add(1)));
-                            *dot = _mm256_add_epi16(*dot, _mm256_add_epi16(low, high));
+                    for half in 0..SIDES {
+                        let bytes = at.add(line * 64 + (side + half) * 32);
+                        let bytes = _mm256_loadu_si256(bytes.cast());
+                        let lows = _mm256_and_si256(bytes, nibble);
+                        let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+                        for (r, dots) in dots.iter_mut().enumerate() {
+                            for (plane, dot) in dots[half].iter_mut().enumerate() {
+                                let a = quads(x, row + r, plane, xg * ACTIVATION_GROUP + line * 8);
+                                let low = _mm256_maddubs_epi16(lows, quad(a));
+                                let high = _mm256_maddubs_epi16(highs, quad(a.add(1)));
+                                *dot = _mm256_add_epi16(*dot, _mm256_add_epi16(low, high));
+                            }
                         }
                     }
+                    if R == 1 {
+                        prefetch(at.wrapping_add(line * 64));
+                    }
                 }
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    let dots = dots[r].map(|dot| _mm256_madd_epi16(dot, ones));
-                    let min = *x.mins.get_unchecked((row + r) * x_groups + xg);
-                    *sum = _mm256_fmadd_ps(d, scaled(x, row + r, xg, dots), *sum);
-                    *sum = _mm256_fmadd_ps(m, _mm256_set1_ps(min), *sum);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let min = _mm256_set1_ps(*x.mins.get_unchecked((row + r) * x_groups + xg));
+                    for (half, sum) in sums.iter_mut().enumerate() {
+                        let (d, m) =
+                            (halves(header.add(half * 16)), halves(header.add(32 + half * 16)));
+                        let dots = dots[r][half].map(|dot| _mm256_madd_epi16(dot, ones));
+                        *sum = _mm256_fmadd_ps(d, scaled(x, row + r, xg, dots), *sum);
+                        *sum = _mm256_fmadd_ps(m, min, *sum);
+                    }
                 }
                 at = at.add(256);
                 xg += 1;
             }
         }
-        for (r, sum) in sums.into_iter().enumerate() {
-            _mm256_storeu_ps(out.add((row + r) * stride + side * 8), sum);
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (half, sum) in sums.into_iter().enumerate() {
+                _mm256_storeu_ps(out.add((row + r) * stride + (side + half) * 8), sum);
+            }
         }
     }
+}
+
+/// Asks for the weights that come 2 KB later, maybe of the next panel: the hardware's own prefetching
+/// isn't far enough ahead of a core that multiplies.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch of any address is harmless, and `wrapping_add` may leave the panel.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(2048).cast()) }
 }
 
 /// Codes of a row from input `k` on, four to a word.

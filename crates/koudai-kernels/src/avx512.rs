@@ -93,6 +93,7 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
                 let mut dots = [[_mm512_setzero_si512(); PLANES]; R];
                 for line in 0..4 {
                     let bytes = _mm512_loadu_si512(at.add(line * 64).cast());
+                    prefetch(at.wrapping_add(line * 64));
                     let lows = _mm512_and_si512(bytes, nibble);
                     let highs = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
                     for (r, dots) in dots.iter_mut().enumerate() {
@@ -115,6 +116,15 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
             _mm512_storeu_ps(out.add((row + r) * stride), sum);
         }
     }
+}
+
+/// Asks for the weights that come 2 KB later, maybe of the next panel. The hardware's own prefetching
+/// isn't far enough ahead of a core that multiplies: decoding on one thread is 1.3 times as fast with
+/// this (LOG.md, 2026-11-30).
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch of any address is harmless, and `wrapping_add` may leave the panel.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(2048).cast()) }
 }
 
 /// Where the activations of a tile of rows lie.
@@ -223,6 +233,7 @@ unsafe fn q8_tile<const PLANES: usize, const R: usize>(
             });
             for line in 0..8 {
                 let q = _mm512_loadu_si512(at.add(line * 64).cast());
+                prefetch(at.wrapping_add(line * 64));
                 for (r, dots) in dots.iter_mut().enumerate() {
                     for (plane, dot) in dots.iter_mut().enumerate() {
                         let a = rows.quads(r, plane, g * ACTIVATION_GROUP + line * 4);

@@ -202,6 +202,11 @@ impl Engine {
         )))
     }
 
+    /// True if `other` is the same open model.
+    pub(crate) fn is(&self, other: &Engine) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(crate) fn weights(&self) -> &Weights {
         &self.inner.weights
     }

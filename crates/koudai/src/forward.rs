@@ -433,21 +433,20 @@ impl Workspace {
         }
     }
 
-    /// Logits of some of the last pass's rows, in order: `(rows.len(), vocab_size)` with a stride.
+    /// Logits of some of the last pass's rows, in the order of `rows`.
     pub(crate) fn logits(
         &mut self,
         weights: &Weights,
-        rows: std::ops::Range<usize>,
+        rows: &[usize],
         precision: Precision,
     ) -> impl Iterator<Item = &[f32]> {
         let config = weights.config();
         let (kernels, n) = (self.kernels, rows.len());
         let buffers = &mut self.rows;
-        assert!(rows.end <= buffers.n_rows);
-        for (i, r) in rows.enumerate() {
-            let stride = buffers.normed.stride;
-            let out = &mut buffers.normed.data[i * stride..][..config.dim];
-            kernels.rms_norm(buffers.residual.row(r), &weights.final_norm, config.norm_eps, out);
+        assert!(n <= buffers.n_rows && rows.iter().all(|r| *r < buffers.n_rows));
+        for (i, r) in rows.iter().enumerate() {
+            let out = buffers.normed.row_mut(i);
+            kernels.rms_norm(buffers.residual.row(*r), &weights.final_norm, config.norm_eps, out);
         }
         let head = weights.head().view();
         let form = Form::of(&[head], precision);

@@ -211,6 +211,64 @@ impl Session {
         self.run(tokens, Logits::All, &mut each)
     }
 
+    /// Logits for what follows the session's tokens, as the last call left them; empty before any.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Appends tokens to several sessions of one engine in the same passes, so that weights are read
+    /// once for all; each session's [`Session::logits`] then say what follows. Every session gets the
+    /// bits that it would get alone.
+    ///
+    /// Panics if the sessions aren't of one engine and one precision. On an error every session holds
+    /// what it held before.
+    pub fn append_batch(batch: &mut [(&mut Session, &[u32])]) -> Result<(), Error> {
+        let Some((first, _)) = batch.first() else { return Ok(()) };
+        let (engine, precision) = (first.engine.clone(), first.precision);
+        for (session, tokens) in &*batch {
+            assert!(session.engine.is(&engine) && session.precision == precision);
+            session.check_append(tokens)?;
+        }
+        let mut done = vec![0; batch.len()];
+        let mut logits: Vec<Vec<f32>> = vec![Vec::new(); batch.len()];
+        while done.iter().zip(&*batch).any(|(done, (_, tokens))| *done < tokens.len()) {
+            let mut left = MAX_ROWS;
+            let mut segments = Vec::new();
+            let (mut last_rows, mut finished) = (Vec::new(), Vec::new());
+            let cancels: Vec<CancelToken> = batch.iter().map(|(s, _)| s.cancel.clone()).collect();
+            for (i, (session, tokens)) in batch.iter_mut().enumerate() {
+                let n = (tokens.len() - done[i]).min(left);
+                if n == 0 {
+                    continue;
+                }
+                left -= n;
+                segments.push(Segment {
+                    start: session.tokens.len() + done[i],
+                    cache: &mut session.cache,
+                    tokens: &tokens[done[i]..done[i] + n],
+                });
+                done[i] += n;
+                if done[i] == tokens.len() {
+                    last_rows.push(MAX_ROWS - left - 1);
+                    finished.push(i);
+                }
+            }
+            let mut work = engine.workspace();
+            let cancelled = || cancels.iter().any(CancelToken::is_cancelled);
+            work.forward(engine.weights(), &mut segments, precision, &cancelled)
+                .map_err(|_| Error::Cancelled)?;
+            let rows = work.logits(engine.weights(), &last_rows, precision);
+            for (i, row) in finished.into_iter().zip(rows) {
+                logits[i].extend_from_slice(row);
+            }
+        }
+        for ((session, tokens), logits) in batch.iter_mut().zip(logits) {
+            session.tokens.extend_from_slice(tokens);
+            session.logits = logits;
+        }
+        Ok(())
+    }
+
     /// Makes the session hold exactly `prompt`, reusing the longest common prefix, and returns the
     /// logits for what follows and the number of tokens reused. On an error the session holds what
     /// could be reused.
@@ -412,6 +470,19 @@ impl Session {
         }
     }
 
+    /// Whether these tokens can be appended.
+    fn check_append(&self, tokens: &[u32]) -> Result<(), Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.check_tokens(tokens)?;
+        let needed = self.tokens.len() + tokens.len();
+        if needed > self.context {
+            return Err(Error::ContextFull { needed, context: self.context });
+        }
+        Ok(())
+    }
+
     /// Runs tokens through the model and appends them to the session.
     fn run(
         &mut self,
@@ -419,17 +490,10 @@ impl Session {
         wanted: Logits,
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        if tokens.is_empty() {
-            return match wanted {
-                Logits::Last => Err(Error::EmptyPrompt),
-                Logits::All => Ok(()),
-            };
+        if tokens.is_empty() && matches!(wanted, Logits::All) {
+            return Ok(());
         }
-        self.check_tokens(tokens)?;
-        let needed = self.tokens.len() + tokens.len();
-        if needed > self.context {
-            return Err(Error::ContextFull { needed, context: self.context });
-        }
+        self.check_append(tokens)?;
         let mut start = self.tokens.len();
         let n_chunks = tokens.len().div_ceil(MAX_ROWS);
         for (i, chunk) in tokens.chunks(MAX_ROWS).enumerate() {
@@ -441,15 +505,15 @@ impl Session {
             if let Logits::All = wanted {
                 // A few rows at a time: a large vocabulary makes logits large.
                 for first in (0..chunk.len()).step_by(LOGIT_ROWS) {
-                    let rows = first..chunk.len().min(first + LOGIT_ROWS);
-                    let logits = work.logits(weights, rows, self.precision);
+                    let rows: Vec<usize> = (first..chunk.len().min(first + LOGIT_ROWS)).collect();
+                    let logits = work.logits(weights, &rows, self.precision);
                     for (r, logits) in logits.enumerate() {
                         each(i * MAX_ROWS + first + r, logits);
                     }
                 }
             } else if i + 1 == n_chunks {
                 let last = chunk.len() - 1;
-                for logits in work.logits(weights, last..last + 1, self.precision) {
+                for logits in work.logits(weights, &[last], self.precision) {
                     self.logits.clear();
                     self.logits.extend_from_slice(logits);
                 }

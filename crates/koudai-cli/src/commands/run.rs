@@ -7,6 +7,7 @@ use anyhow::bail;
 use koudai::template::Message;
 use koudai::tokenizer::Special;
 use koudai::{Engine, Generation, SamplingParams, Session};
+use koudai_eval::determinism::prove as prove_all;
 use serde_json::json;
 
 use crate::args::{EngineArgs, GenerateArgs, ModelArgs, SessionArgs, read_text};
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Keep keys and values in this file, so that the next run with the same beginning is quick
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
+    /// Run the prompt in many ways (threads, pieces, batch, caches) and show that all agree to the bit
+    #[arg(long)]
+    prove_deterministic: bool,
     #[command(flatten)]
     generate: GenerateArgs,
     #[command(flatten)]
@@ -58,6 +62,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let engine = args.engine.open(&args.model)?;
     let load = start.elapsed();
     let prompt = prompt(&engine, args, &text)?;
+    if args.prove_deterministic {
+        return prove(args, &engine, &prompt);
+    }
     let mut session = Session::new(&engine, &args.session_args.options())?;
     session.set_cancel_token(interrupt::token());
     if let Some(path) = args.session.as_ref().filter(|p| p.exists()) {
@@ -95,6 +102,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !generation.text.ends_with('\n') {
         output::print("\n")?;
     }
+    Ok(())
+}
+
+fn prove(args: &Args, engine: &Engine, prompt: &[u32]) -> anyhow::Result<()> {
+    let params = args.generate.params(&Default::default(), &SamplingParams::default(), 32)?;
+    let saved = std::env::temp_dir().join(format!("koudai-{}.session", std::process::id()));
+    let options = args.session_args.options();
+    let trials = prove_all(engine.path(), prompt, &params, &options, &saved)?;
+    let equal = trials.iter().all(|t| t.equal);
+    if args.json {
+        let list: Vec<_> =
+            trials.iter().map(|t| json!({ "trial": t.name, "equal": t.equal })).collect();
+        output::print_json(&json!({ "deterministic": equal, "trials": list }))?;
+    } else {
+        for t in &trials {
+            let verdict = if t.equal { "equal bits" } else { "DIFFERENT" };
+            output::print_line(&format!("{:<24}{verdict}", t.name))?;
+        }
+    }
+    anyhow::ensure!(equal, "the results differ; please report this machine and model");
     Ok(())
 }
 

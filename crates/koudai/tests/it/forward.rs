@@ -63,6 +63,16 @@ fn check_model(name: &str, config: &Config, kind: Kind) {
                 }
                 assert_eq!(last, want, "{label}: cut by {cut}");
             }
+            let others = [models::tokens(33, 4), models::tokens(1, 5)];
+            let mut batch = [(); 3].map(|()| session(&engine, kv, precision));
+            let [a, b, c] = &mut batch;
+            b.append(&others[1]).unwrap();
+            Session::append_batch(&mut [(b, &others[0]), (a, &tokens), (c, &others[1])]).unwrap();
+            assert_eq!(bits(a.logits()), want, "{label}: in a batch");
+            let mut alone = session(&engine, kv, precision);
+            alone.append(&others[1]).unwrap();
+            assert_eq!(alone.logits(), c.logits());
+            assert_eq!(bits(alone.append(&others[0]).unwrap()), bits(b.logits()));
             let mut s = session(&engine, kv, precision);
             s.append(&tokens[..90]).unwrap();
             s.append(&models::tokens(120, 8)).unwrap();
