@@ -188,6 +188,17 @@ fn bench_measures() {
     assert_eq!(d["runs"].as_array().unwrap().len(), 2);
     assert!(d["prefill_tps"].as_f64().unwrap() > 0.0 && d["decode_tps"].as_f64().unwrap() > 0.0);
     assert_eq!(d["file_bytes"], std::fs::metadata(tiny::model()).unwrap().len());
-    let deep = stdout(&[&args[..], &["-d", "50"]].concat());
-    assert!(deep.contains("tokens/s"), "{deep}");
+    let folder = tiny::fresh("bench");
+    let (file, picture) = (folder.join("earlier.json"), folder.join("speed.svg"));
+    std::fs::write(&file, d.to_string()).unwrap();
+    let more = ["-d", "0,50", "--compare", text(&file), "--plot", text(&picture)];
+    let deep = json(&[&args[..], &more].concat());
+    has_keys(&deep, &["compared", "depths"]);
+    assert_eq!(deep["depths"][1]["depth"], 50);
+    assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
+    assert_eq!(listing(&folder), ["earlier.json", "speed.svg"]);
+    let page = stdout(&[&args[..], &more].concat());
+    assert!(page.contains("tokens/s after 50") && page.contains("earlier run"), "{page}");
+    std::fs::write(&file, "{").unwrap();
+    assert!(failure(&[&args[..], &more].concat()).contains("earlier.json"));
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use koudai::kernels::Kind;
 use koudai::tokenizer::Special;
 use koudai::{
-    Activation, Config, Engine, Error, KvKind, LayerConfig, OpenOptions, Precision, Session,
-    SessionOptions,
+    Activation, Config, Engine, Error, GenerateParams, KvKind, LayerConfig, OpenOptions, Precision,
+    Session, SessionOptions,
 };
 use koudai_convert::synthetic::{self, SyntheticSpec, byte_tokenizer};
 use koudai_eval::perplexity::{Options, Perplexity, measure, windows};
-use koudai_eval::{bench, machine, npy};
+use koudai_eval::{bench, determinism, machine, npy, plot};
 
 const VOCAB: usize = 300;
 const BOS: u32 = 256;
@@ -239,7 +239,7 @@ fn the_bench_reports_every_run_and_their_medians() {
     let options = bench::Options {
         prompt: 24,
         generate: 8,
-        depth: 10,
+        depths: vec![0, 10],
         runs: 3,
         kv: KvKind::Q8,
         precision: Precision::Auto,
@@ -250,11 +250,15 @@ fn the_bench_reports_every_run_and_their_medians() {
         all.sort_by(f64::total_cmp);
         all[1]
     };
-    assert_eq!(r.runs.len(), 3);
-    assert_eq!(r.prefill_tps, median(r.runs.iter().map(|r| r.0).collect()));
-    assert_eq!(r.decode_tps, median(r.runs.iter().map(|r| r.1).collect()));
+    assert_eq!(r.depths.iter().map(|d| d.depth).collect::<Vec<_>>(), [0, 10]);
+    for d in &r.depths {
+        assert_eq!(d.runs.len(), 3);
+        assert_eq!(d.prefill_tps, median(d.runs.iter().map(|r| r.0).collect()));
+        assert_eq!(d.decode_tps, median(d.runs.iter().map(|r| r.1).collect()));
+    }
     assert_eq!(r.file_bytes, path.metadata().unwrap().len());
-    assert_eq!((r.threads, r.used_bandwidth()), (1, r.bytes_per_token as f64 * r.decode_tps));
+    let used = r.bytes_per_token as f64 * r.depths[0].decode_tps;
+    assert_eq!((r.threads, r.used_bandwidth()), (1, used));
     assert!(r.planned_bytes > r.file_bytes);
     // The head is the embedding, so every tensor is read for a token.
     let engine = Engine::open(&path, &options.open).unwrap();
@@ -264,6 +268,37 @@ fn the_bench_reports_every_run_and_their_medians() {
         assert!(increment < 1 << 30, "{increment}");
     }
     assert!(bench::bench(Path::new("no/such.koudai"), &options).is_err());
+}
+
+#[test]
+fn a_picture_shows_every_depth() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("speed.svg");
+    let depth =
+        |depth, tps| bench::Depth { depth, prefill_tps: tps, decode_tps: tps, runs: vec![] };
+    for depths in [&[depth(0, 9.0), depth(64, 8.0)][..], &[depth(0, 9.0)], &[depth(5, 0.0)]] {
+        plot::speed_over_depth(&path, "model <a> & b", depths).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        assert!(svg.contains("tokens/s") && !svg.contains("<a>"), "{svg}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert!(
+        plot::speed_over_depth(&dir.path().join("no/such/x.svg"), "t", &[depth(0, 1.0)]).is_err()
+    );
+}
+
+#[test]
+fn all_ways_of_running_a_prompt_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = model(dir.path(), 1, false);
+    let params = GenerateParams { max_tokens: 10, ..Default::default() };
+    let prompt: Vec<u32> = (0..90).map(|i| i * 7 % 256).collect();
+    let saved = dir.path().join("saved");
+    let options = SessionOptions { context: Some(128), ..Default::default() };
+    let trials = determinism::prove(engine.path(), &prompt, &params, &options, &saved).unwrap();
+    assert!(trials.len() >= 8 && trials.iter().all(|t| t.equal), "{trials:?}");
+    assert!(!saved.exists());
 }
 
 #[test]
