@@ -256,6 +256,18 @@ fn a_session_file_saves_the_prompt_and_changes_no_text() {
 }
 
 #[test]
+fn answers_are_proved_not_to_depend_on_how_they_were_made() {
+    let args = ["run", "-m", tiny::model(), "--ctx", "256", "-p", "once upon a time"];
+    let d = json(&[&args[..], &["--prove-deterministic"]].concat());
+    assert_eq!(d["deterministic"], true);
+    let trials = d["trials"].as_array().unwrap();
+    assert!(trials.len() >= 8 && trials.iter().all(|t| t["equal"] == true), "{d}");
+    let page = stdout(&[&args[..], &["--prove-deterministic", "--activation", "f32"]].concat());
+    assert_eq!(page.lines().count(), trials.len());
+    assert!(page.lines().all(|line| line.ends_with("equal bits")), "{page}");
+}
+
+#[test]
 fn chat_uses_the_template_and_user_text_makes_no_control_tokens() {
     // <|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n
     assert_eq!(run(&["--chat", "-p", "hi", "-n", "1"])["prompt_tokens"], 1 + 7 + 1 + 1 + 1 + 10);

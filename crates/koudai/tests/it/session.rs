@@ -276,6 +276,48 @@ fn sessions_of_one_engine_never_see_each_other() {
 }
 
 #[test]
+fn a_batch_succeeds_or_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = random(dir.path());
+    let tokens = models::tokens(200, 11);
+    let mut all = [session(&engine), session(&engine), with_context(&engine, 50)];
+    for (s, n) in all.iter_mut().zip([3, 4, 5]) {
+        s.append(&tokens[..n]).unwrap();
+    }
+    let mut refused = |lengths: [usize; 3], bad: Option<u32>| {
+        let mut parts = lengths.map(|n| tokens[..n].to_vec());
+        parts[1].extend(bad);
+        let [a, b, c] = &mut all;
+        let mut batch = [(a, &parts[0][..]), (b, &parts[1][..]), (c, &parts[2][..])];
+        let error = Session::append_batch(&mut batch).unwrap_err();
+        assert_eq!(all.each_ref().map(|s| s.tokens().len()), [3, 4, 5], "{error}");
+        error
+    };
+    assert!(matches!(
+        refused([200, 200, 46], None),
+        Error::ContextFull { needed: 51, context: 50 }
+    ));
+    assert!(matches!(refused([200, 20, 1], Some(1000)), Error::Token { id: 1000, .. }));
+    assert!(matches!(refused([200, 20, 0], None), Error::EmptyPrompt));
+    all[2].cancel_token().cancel();
+    let mut cancelled = |lengths: [usize; 3]| {
+        let [a, b, c] = &mut all;
+        let [x, y, z] = lengths.map(|n| &tokens[..n]);
+        Session::append_batch(&mut [(a, x), (b, y), (c, z)])
+    };
+    assert!(matches!(cancelled([200, 200, 40]), Err(Error::Cancelled)));
+    assert_eq!(all.each_ref().map(|s| s.tokens().len()), [3, 4, 5]);
+    all[2].set_cancel_token(CancelToken::default());
+
+    let [a, b, c] = &mut all;
+    let mut batch = [(a, &tokens[3..]), (b, &tokens[4..]), (c, &tokens[5..50])];
+    Session::append_batch(&mut batch).unwrap();
+    let fresh = |n| session(&engine).append(&tokens[..n]).unwrap().to_vec();
+    assert_eq!(all.each_ref().map(|s| s.logits().to_vec()), [fresh(200), fresh(200), fresh(50)]);
+    Session::append_batch(&mut []).unwrap();
+}
+
+#[test]
 fn reuse_counts_the_common_beginning_and_changes_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     let engine = random(dir.path());
