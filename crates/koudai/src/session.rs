@@ -527,7 +527,7 @@ impl Session {
 
 const SESSION_MAGIC: [u8; 8] = *b"KOUDSES1";
 /// Rows whose logits are worked out together when all are wanted.
-const LOGIT_ROWS: usize = 8;
+pub(crate) const LOGIT_ROWS: usize = 8;
 
 #[derive(Clone, Copy)]
 enum Logits {
