@@ -11,6 +11,7 @@ use crate::file::{Defaults, FileError, ModelFile, section};
 use crate::forward::{MAX_ROWS, Workspace};
 use crate::kv::{KvCache, KvKind};
 use crate::pool::default_threads;
+use crate::session::LOGIT_ROWS;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
@@ -155,8 +156,13 @@ impl Engine {
         let kv_cache = KvCache::bytes(config, kv, context).ok_or_else(|| {
             Error::Memory(format!("a context of {context} tokens can't be addressed"))
         })?;
-        let buffers =
-            Workspace::bytes(config, context.min(MAX_ROWS), 1, context, self.inner.n_threads);
+        let buffers = Workspace::bytes(
+            config,
+            context.min(MAX_ROWS),
+            LOGIT_ROWS,
+            context,
+            self.inner.n_threads,
+        );
         let vectors: usize = config.n_vector_values() * 4;
         // The token index: a few dozen bytes for each character and control token, and tables.
         let tokens = self.inner.tokenizer.vocab_size() * 24;

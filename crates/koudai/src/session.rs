@@ -402,6 +402,7 @@ impl Session {
         prompt: &[u32],
         continuation: &[u32],
     ) -> Result<Vec<TokenScore>, Error> {
+        self.check_tokens(continuation)?;
         let (logits, _) = self.set_prompt(prompt)?;
         let mut scores = Vec::with_capacity(continuation.len());
         let Some((first, rest)) = continuation.split_first() else { return Ok(scores) };
@@ -542,7 +543,7 @@ impl Session {
 
 const SESSION_MAGIC: [u8; 8] = *b"KOUDSES1";
 /// Rows whose logits are worked out together when all are wanted.
-const LOGIT_ROWS: usize = 8;
+pub(crate) const LOGIT_ROWS: usize = 8;
 
 #[derive(Clone, Copy)]
 enum Logits {

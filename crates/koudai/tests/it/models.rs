@@ -7,7 +7,7 @@ use koudai::file::{Defaults, FileError, FileWriter, TensorHeader, section};
 use koudai::kernels::num::f32_to_f16;
 use koudai::kernels::{Kind, PanelWriter};
 use koudai::tokenizer::{self, Matched, Pretokenizer, Spec, Token};
-use koudai::{Activation, Config, LayerConfig};
+use koudai::{Activation, Config, LayerConfig, Role};
 
 /// A small deterministic generator (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -152,6 +152,82 @@ fn put_row(w: &mut PanelWriter<'_>, kind: Kind, cols: usize, lane: usize, random
         let q: Vec<u8> = (0..kind.group()).map(|_| (random.bits() % top) as u8).collect();
         w.put_group(lane, group, f32_to_f16(d), f32_to_f16(m), &q);
     }
+}
+
+/// A model that writes `pieces`, whatever the prompt, and then ends: token 256 + i follows 256 + i - 1.
+/// Pieces are two bytes long or longer and differ, and need not be whole characters.
+pub(crate) fn script(dir: &Path, pieces: &[&[u8]]) -> PathBuf {
+    const DIM: usize = 64;
+    let end = 256 + pieces.len();
+    let config = Config {
+        dim: DIM,
+        vocab_size: end + 1,
+        context_length: 512,
+        norm_eps: 1e-5,
+        embed_scale: 1.0,
+        tied_head: false,
+        ropes: vec![vec![1.0]],
+        layers: vec![LayerConfig {
+            n_heads: 1,
+            n_kv_heads: 1,
+            head_dim: 2,
+            ffn_dim: 1,
+            window: None,
+            rope: 0,
+            attn_scale: 1.0,
+            activation: Activation::Silu,
+            qkv_bias: false,
+            qk_norm: false,
+            post_norms: false,
+        }],
+    };
+    let token = |piece: &[u8]| Token {
+        piece: piece.to_vec(),
+        kind: tokenizer::Kind::Normal,
+        matched: Matched::Never,
+    };
+    let bytes = (0..=255u8).map(|b| token(&[b]));
+    let control = Token { kind: tokenizer::Kind::Control, ..token(b"<|end|>") };
+    let spec = Spec {
+        tokens: bytes.chain(pieces.iter().map(|p| token(p))).chain([control]).collect(),
+        pretokenizer: Pretokenizer::Gpt2,
+        eos: Some(end as u32),
+        ends: vec![end as u32],
+        ..Default::default()
+    };
+    // Directions are nearly orthogonal; step s is what bytes (0) or piece s - 1 point to.
+    let mut random = Random(5);
+    let steps: Vec<Vec<f32>> =
+        (0..=pieces.len()).map(|_| (0..DIM).map(|_| random.unit().signum()).collect()).collect();
+    let path = dir.join("script.koudai");
+    let mut file = FileWriter::create(&path).unwrap();
+    file.config(&config).unwrap();
+    file.section(section::TOKENIZER, true, &spec.to_bytes().unwrap()).unwrap();
+    let headers: Vec<TensorHeader> =
+        config.tensors().iter().map(|(id, _)| TensorHeader { id: *id, kind: Kind::F32 }).collect();
+    file.tensors::<FileError>(&config, &headers, |header, shape, sink| match shape {
+        Shape::Vector(n) => sink.write(&1f32.to_le_bytes().repeat(n)),
+        Shape::Matrix { rows, cols } => {
+            let row = |r: usize| match header.id.role {
+                Role::Embed if r < 256 => steps[0].clone(),
+                Role::Embed => steps[(r - 255).min(pieces.len())].clone(),
+                Role::Head if r >= 256 => steps[r - 256].clone(),
+                _ => vec![0.0; cols],
+            };
+            let mut panel = vec![0; header.kind.panel_bytes(cols).unwrap()];
+            for first in (0..rows).step_by(16) {
+                let mut writer = PanelWriter::new(header.kind, cols, &mut panel);
+                for lane in 0..(rows - first).min(16) {
+                    writer.put_row(lane, &row(first + lane));
+                }
+                sink.write(&panel)?;
+            }
+            Ok(())
+        }
+    })
+    .unwrap();
+    file.finish().unwrap();
+    path
 }
 
 /// Deterministic ordinary tokens.

@@ -1,8 +1,6 @@
 //! Ctrl-C in the middle of a conversion: status 130 and no file. Needs a real model, which takes long
 //! enough.
 
-#![cfg(unix)]
-
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 

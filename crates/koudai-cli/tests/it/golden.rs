@@ -1,0 +1,267 @@
+//! Real models against golden outputs: what the f32 reference and the reference tokenizers say.
+//!
+//! `tools/golden.py` made the files in `tests/golden`. Each test says in its name which model it
+//! fetches; a model that can't be had skips its tests with a printed reason, or fails them where
+//! `KOUDAI_GOLDEN=required` is set, as it is in CI. What was measured is printed.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use koudai::sampler::log_sum_exp;
+use koudai::tokenizer::{Special, Tokenizer};
+use koudai::{Engine, GenerateParams, OpenOptions, Precision, Session, SessionOptions};
+use koudai_convert::tokenizer::{TokenizerFiles, spec_from_tokenizer_json};
+use koudai_convert::{Cache, Options, PullOptions, Quant, convert, pull};
+use serde_json::Value;
+
+use crate::support::scratch;
+
+/// A line for whoever reads the log, even of tests that pass.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// A golden file.
+pub(crate) fn golden(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+pub(crate) fn numbers(array: &Value) -> Vec<u32> {
+    array.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect()
+}
+
+/// A file under `KOUDAI_DATA`, or `None` with a printed reason.
+pub(crate) fn data(test: &str, name: &str) -> Option<PathBuf> {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data");
+    let root = std::env::var_os("KOUDAI_DATA").map_or(PathBuf::from(beside), PathBuf::from);
+    let path = root.join(name);
+    if !path.is_file() {
+        note(&format!("skipped {test}: no {name} under KOUDAI_DATA"));
+        return None;
+    }
+    Some(path)
+}
+
+fn cache() -> Cache {
+    match std::env::var_os("KOUDAI_CACHE") {
+        Some(folder) => Cache::at(folder),
+        None => Cache::at(scratch().join("models")),
+    }
+}
+
+fn open(path: &Path) -> Engine {
+    // One thread: the tests run beside each other already.
+    Engine::open(path, &OpenOptions { threads: Some(1), ..Default::default() }).unwrap()
+}
+
+/// The model, fetched if need be.
+fn fetch(name: &str) -> Option<Engine> {
+    // One at a time: tests of the same model would fetch it twice.
+    static FETCHING: Mutex<()> = Mutex::new(());
+    let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    match pull(&cache(), name, &PullOptions::default(), &mut |_| {}) {
+        Ok(pulled) => Some(open(&pulled.path)),
+        Err(error) => {
+            let required = std::env::var_os("KOUDAI_GOLDEN").is_some_and(|v| v == "required");
+            assert!(!required, "{name} can't be fetched: {error}");
+            note(&format!("skipped tests of {name}: {error}"));
+            None
+        }
+    }
+}
+
+/// Ids of every string of a golden file.
+pub(crate) fn check_strings(name: &str, tokenizer: &Tokenizer, golden: &Value) {
+    check_strings_but(name, tokenizer, golden, &[]);
+}
+
+/// The same where some strings, parsed as text, have other ids for a reason.
+fn check_strings_but(name: &str, tokenizer: &Tokenizer, golden: &Value, but: &[(&str, &[u32])]) {
+    let all_special = golden["special"] == true;
+    let strings = golden["strings"].as_array().unwrap();
+    let mut wrong = Vec::new();
+    for record in strings {
+        let special = match all_special || record["special"] == true {
+            true => Special::Parse,
+            false => Special::Text,
+        };
+        let text = record["text"].as_str().unwrap();
+        let other = but.iter().find(|(t, _)| *t == text && special == Special::Text);
+        let want = other.map_or_else(|| numbers(&record["ids"]), |(_, ids)| ids.to_vec());
+        let got = tokenizer.encode(text, special);
+        if got != want {
+            wrong.push(format!("{text:?} {special:?}\n  is  {got:?}\n  not {want:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), strings.len(), wrong.join("\n"));
+    assert!(strings.len() >= 300);
+    note(&format!("{name}: all {} strings have the reference's token ids", strings.len()));
+}
+
+/// Distances from the reference, over the 20 likeliest first tokens of every prompt.
+#[derive(Debug, Default)]
+struct Measured {
+    mean: f64,
+    max: f64,
+    prompts: usize,
+    steps: usize,
+    other_tokens: usize,
+}
+
+/// Greedy steps whose margin is below this may fall the other way.
+const CLOSE: f64 = 0.05;
+
+fn measure(how: &str, engine: &Engine, golden: &Value, precision: Precision) -> Measured {
+    let options = SessionOptions { context: Some(1024), precision, ..Default::default() };
+    let mut session = Session::new(engine, &options).unwrap();
+    let mut m = Measured::default();
+    let mut deltas = Vec::new();
+    for prompt in golden["prompts"].as_array().unwrap() {
+        let name = prompt["name"].as_str().unwrap();
+        let special = match prompt["kind"] == "chat" {
+            true => Special::Parse,
+            false => Special::Text,
+        };
+        let ids = numbers(&prompt["ids"]);
+        let text = prompt["text"].as_str().unwrap();
+        assert_eq!(engine.tokenizer().encode_prompt(text, special), ids, "{name}");
+
+        let logits = session.set_prompt(&ids).unwrap().0;
+        let lse = log_sum_exp(logits);
+        for pair in prompt["top"].as_array().unwrap() {
+            let (id, want) = (pair[0].as_u64().unwrap() as usize, pair[1].as_f64().unwrap());
+            deltas.push((logits[id] as f64 - lse - want).abs());
+        }
+        // Every step of the reference's continuation, whatever happened at those before it.
+        let greedy = numbers(&prompt["greedy"]);
+        let mut check = |step: usize, logits: &[f32]| {
+            let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
+            m.steps += 1;
+            if best as u32 != greedy[step] {
+                m.other_tokens += 1;
+                let margin = prompt["margins"][step].as_f64().unwrap();
+                assert!(
+                    precision == Precision::Auto || margin < CLOSE,
+                    "{name}: step {step} is {best}, not {}, at margin {margin}",
+                    greedy[step]
+                );
+            }
+        };
+        check(0, logits);
+        let forced = &greedy[..greedy.len() - 1];
+        session.append_each(forced, |i, logits| check(i + 1, logits)).unwrap();
+        m.prompts += 1;
+    }
+    m.mean = deltas.iter().sum::<f64>() / deltas.len() as f64;
+    m.max = deltas.iter().copied().fold(0.0, f64::max);
+    let name = golden["model"].as_str().unwrap();
+    note(&format!("{name}{how}, {precision:?}: {m:.5?}"));
+    assert!(m.prompts >= 20);
+    m
+}
+
+/// The same through generation, as apps do it: the reference's ids up to the first close step.
+fn check_generation(engine: &Engine, golden: &Value) {
+    let options =
+        SessionOptions { context: Some(1024), precision: Precision::F32, ..Default::default() };
+    let mut session = Session::new(engine, &options).unwrap();
+    for prompt in golden["prompts"].as_array().unwrap().iter().take(5) {
+        let greedy = numbers(&prompt["greedy"]);
+        let margins = prompt["margins"].as_array().unwrap();
+        let sure = margins.iter().take_while(|m| m.as_f64().unwrap() >= CLOSE).count();
+        let params = GenerateParams { max_tokens: sure, ..Default::default() };
+        let go = |_, _: &str| std::ops::ControlFlow::Continue(());
+        let generation = session.generate(&numbers(&prompt["ids"]), &params, go).unwrap();
+        assert_eq!(generation.tokens, greedy[..sure], "{}", prompt["name"]);
+    }
+}
+
+#[test]
+fn f32_arithmetic_is_the_references_with_fetched_smollm2_135m() {
+    let Some(engine) = fetch("smollm2-135m") else { return };
+    let golden = golden("smollm2-135m-q4_1.json");
+    let m = measure("", &engine, &golden, Precision::F32);
+    assert!(m.max < 0.02, "{m:?}");
+    check_generation(&engine, &golden);
+}
+
+#[test]
+fn f32_arithmetic_is_the_references_with_fetched_gemma3_270m() {
+    let Some(engine) = fetch("gemma3-270m") else { return };
+    let golden = golden("gemma3-270m-q4_k_m.json");
+    // Its 6-bit weights become 8-bit ones on conversion, which alone is 0.017 on average.
+    let m = measure("", &engine, &golden, Precision::F32);
+    assert!(m.max < 0.12 && m.mean <= 0.02, "{m:?}");
+    check_generation(&engine, &golden);
+    // In half floats they are what they were, and only the arithmetic can differ.
+    let folder = scratch().join("half-floats");
+    std::fs::create_dir_all(&folder).unwrap();
+    let half = folder.join("gemma3-270m.koudai");
+    let options = Options { quant: Quant::F16, ..Default::default() };
+    let source = cache().root().join("downloads").join("gemma-3-270m-q4_k_m.gguf");
+    convert(&source, &half, &options, &mut |_| {}).unwrap();
+    let m = measure(" in half floats", &open(&half), &golden, Precision::F32);
+    assert!(m.max < 0.02 && m.mean <= 0.004, "{m:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// llama.cpp's own mean distance from the same reference over the same prompts.
+const LLAMA_CPP_SMOLLM2: f64 = 0.091;
+const LLAMA_CPP_GEMMA3: f64 = 0.083;
+
+#[test]
+fn default_precision_is_nearer_than_llama_cpps_with_fetched_smollm2_135m() {
+    let Some(engine) = fetch("smollm2-135m") else { return };
+    let m = measure("", &engine, &golden("smollm2-135m-q4_1.json"), Precision::Auto);
+    assert!(m.mean <= LLAMA_CPP_SMOLLM2, "{m:?}");
+}
+
+#[test]
+fn default_precision_is_nearer_than_llama_cpps_with_fetched_gemma3_270m() {
+    let Some(engine) = fetch("gemma3-270m") else { return };
+    let m = measure("", &engine, &golden("gemma3-270m-q4_k_m.json"), Precision::Auto);
+    assert!(m.mean <= LLAMA_CPP_GEMMA3, "{m:?}");
+}
+
+#[test]
+fn token_ids_are_the_references_with_fetched_smollm2_135m() {
+    let Some(engine) = fetch("smollm2-135m") else { return };
+    check_strings("smollm2-135m", engine.tokenizer(), &golden("tokens-smollm2-135m.json"));
+}
+
+#[test]
+fn token_ids_are_the_references_with_fetched_gemma3_270m() {
+    let Some(engine) = fetch("gemma3-270m") else { return };
+    // llama.cpp takes `</s>` for a control token by its spelling; the file says that it is text, as
+    // it says of `<s>`, and so does the model's own tokenizer: both strike text through.
+    let but: [(&str, &[u32]); 2] = [
+        (
+            "<s> </s> <unk> <pad> <bos> <eos>",
+            &[
+                203, 236743, 212, 655, 4984, 236813, 655, 13039, 236813, 655, 46757, 236813, 655,
+                211827, 236813,
+            ],
+        ),
+        (
+            "<b>bold</b> <i>it</i> <code>x</code> <s>gone</s>",
+            &[
+                200, 15640, 209, 236743, 201, 509, 210, 236743, 206, 236781, 215, 236743, 203,
+                40861, 212,
+            ],
+        ),
+    ];
+    let golden = golden("tokens-gemma3-270m.json");
+    check_strings_but("gemma3-270m", engine.tokenizer(), &golden, &but);
+}
+
+#[test]
+fn token_ids_are_the_references_with_qwen3_tokenizer_from_koudai_data() {
+    let Some(path) = data("Qwen3's token ids", "tokenizer/qwen3_tokenizer.json") else { return };
+    let json = std::fs::read(path).unwrap();
+    let files = TokenizerFiles { tokenizer: &json, config: None, end_ids: &[] };
+    let section = spec_from_tokenizer_json(&files).unwrap().to_bytes().unwrap();
+    let tokenizer = Tokenizer::open(section.into()).unwrap();
+    check_strings("qwen3", &tokenizer, &golden("tokens-qwen3.json"));
+}

@@ -1,0 +1,17 @@
+//! The `koudai` command as a user meets it: the real binary on tiny models, then on real ones.
+//!
+//! [`support`] runs the binary and judges what comes back; [`tiny`] makes the models.
+
+mod chat;
+mod contexts;
+#[cfg(unix)]
+mod convert_interrupted;
+mod files;
+mod golden;
+mod help;
+mod interrupt;
+mod run;
+mod scores;
+mod stories;
+mod support;
+mod tiny;

@@ -1,0 +1,41 @@
+# What CI runs, step by step; `just` alone lists the recipes.
+
+export RUSTDOCFLAGS := "-D warnings"
+
+# List the recipes
+default:
+    @just --list
+
+# Everything that CI checks; `test` comes last and includes `golden` (see `pull`)
+ci: fmt clippy docs fuzz-smoke pull test
+
+# Formatting is rustfmt's
+fmt:
+    cargo fmt --all --check
+    cargo fmt --all --check --manifest-path fuzz/Cargo.toml
+
+# No warnings, in tests and fuzz targets either
+clippy:
+    cargo clippy --workspace --all-targets -- -D warnings
+    cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
+
+# All tests; those of real models fetch them
+test:
+    cargo test --workspace
+
+# Documentation builds without a warning
+docs:
+    cargo doc --workspace --no-deps
+
+# Coverage-guided fuzzing of every parser, each for some seconds, two at a time
+fuzz-smoke seconds="60":
+    fuzz/smoke {{ seconds }}
+
+# Fetch the models of the golden tests with the command itself
+pull:
+    cargo run -p koudai-cli -- pull smollm2-135m
+    cargo run -p koudai-cli -- pull gemma3-270m
+
+# Real models against golden outputs; prints what it measures
+golden: pull
+    cargo test -p koudai-cli --test it -- golden stories
