@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::support::{
     Done, command, document, failed, failure, finish, has_keys, json, koudai, listing, stdout,
-    text, write,
+    text, usage, write,
 };
 use crate::tiny::{self, IM_END};
 
@@ -184,7 +184,7 @@ fn bad_numbers_are_refused_by_name() {
             let option = format!("{option}={value}");
             let name = option.trim_start_matches('-').split('=').next().unwrap();
             let args = ["run", "-m", tiny::model(), "-p", "a", "-n", "1", &option];
-            let message = failure(&args);
+            let message = usage(&args);
             let words = match name {
                 "ctx" => "context".to_owned(),
                 name => name.replace('-', "_"),
