@@ -74,17 +74,33 @@ pub fn q4_codes(weights: &[f32], d: u16, m: u16, codes: &mut [u8]) {
 
 /// Quantizes one group to 8 bits, `w ≈ d·(q − 128)`; returns d as f16 bits.
 ///
-/// The scale maps the largest magnitude to 127. Panics if the lengths differ; weights must be
-/// finite and at most [`MAX_WEIGHT`] in magnitude.
+/// The largest magnitude goes to one of the codes 64…128 from zero, whichever leaves the least
+/// squared error: weights that lie on a coarser grid, as those of 5- and 6-bit formats do, then often
+/// fall on codes exactly. Panics if the lengths differ; weights must be finite and at most
+/// [`MAX_WEIGHT`] in magnitude.
 pub fn q8_group(weights: &[f32], codes: &mut [u8]) -> u16 {
     assert_eq!(weights.len(), codes.len());
     let largest = weights.iter().fold(0.0f32, |a, w| a.max(w.abs()));
-    let d = f32_to_f16(largest / 127.0);
-    let inverse = inverse(f16_to_f32(d));
-    for (w, q) in weights.iter().zip(codes) {
-        *q = (round(w * inverse).clamp(-128.0, 127.0) + 128.0) as u8;
+    let code = |w: f32, inverse: f32| round(w * inverse).clamp(-128.0, 127.0);
+    let (mut best, mut least) = (f32_to_f16(largest / 127.0), f32::INFINITY);
+    for steps in (64..=128).rev() {
+        let bits = f32_to_f16(largest / steps as f32);
+        let d = f16_to_f32(bits);
+        let inverse = inverse(d);
+        let error = |w: &f32| {
+            let e = w - d * code(*w, inverse);
+            e * e
+        };
+        let error: f32 = weights.iter().map(error).sum();
+        if error < least {
+            (best, least) = (bits, error);
+        }
     }
-    d
+    let inverse = inverse(f16_to_f32(best));
+    for (w, q) in weights.iter().zip(codes) {
+        *q = (code(*w, inverse) + 128.0) as u8;
+    }
+    best
 }
 
 fn min_max(weights: &[f32]) -> (f32, f32) {
