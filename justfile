@@ -7,7 +7,7 @@ default:
     @just --list
 
 # Everything that CI checks; `test` comes last and includes `golden` (see `pull`)
-ci: fmt clippy docs fuzz-smoke pull test
+ci: fmt clippy docs aarch64-under-qemu fuzz-smoke pull test
 
 # Formatting is rustfmt's
 fmt:
@@ -30,6 +30,10 @@ docs:
 # Coverage-guided fuzzing of every parser, each for some seconds, two at a time
 fuzz-smoke seconds="60":
     fuzz/smoke {{ seconds }}
+
+# Kernels for 64-bit Arm: lints, and tests under emulation of three processors
+aarch64-under-qemu:
+    tools/aarch64.sh
 
 # Fetch the models of the golden tests with the command itself
 pull:

@@ -18,6 +18,12 @@ mod vector;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod dotprod;
+#[cfg(target_arch = "aarch64")]
+mod i8mm;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 pub use matrix::{Kind, Matrix, PANEL_ROWS, PanelWriter};
 pub use rows::{ACTIVATION_GROUP, Columns, Keys, QuantizedRows, Rows, Values};

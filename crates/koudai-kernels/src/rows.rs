@@ -140,5 +140,5 @@ macro_rules! in_tiles {
         debug_assert_eq!($row, n);
     }};
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use in_tiles;

@@ -89,6 +89,18 @@ impl Kernels {
                     tables.push(&crate::avx512::KERNELS);
                 }
             }
+            #[cfg(target_arch = "aarch64")]
+            {
+                if crate::neon::supported() {
+                    tables.push(&crate::neon::KERNELS);
+                }
+                if crate::dotprod::supported() {
+                    tables.push(&crate::dotprod::KERNELS);
+                }
+                if crate::i8mm::supported() {
+                    tables.push(&crate::i8mm::KERNELS);
+                }
+            }
             tables
         })
     }

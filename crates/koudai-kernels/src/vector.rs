@@ -207,7 +207,7 @@ macro_rules! for_isa {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use for_isa;
 
 #[cfg(test)]

@@ -107,6 +107,16 @@ fn multiply(kernels: &Kernels, w: &Matrix<'_>, x: Rows<'_>, n_rows: usize) -> Ve
 }
 
 #[test]
+fn every_table_has_a_name() {
+    let names: Vec<_> = Kernels::available().iter().map(|k| k.name()).collect();
+    println!("tables: {}", names.join(" "));
+    assert_eq!(names[0], "scalar");
+    for kernels in Kernels::available() {
+        assert!(std::ptr::eq(*kernels, Kernels::named(kernels.name()).unwrap()));
+    }
+}
+
+#[test]
 fn matmul_equals_the_scalar_reference() {
     let scalar = Kernels::named("scalar").unwrap();
     let mut random = Random(1);
@@ -150,6 +160,65 @@ fn matmul_equals_the_scalar_reference() {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Every product of a group at its largest, all of one sign: no partial sum may overflow.
+#[test]
+fn sums_hold_the_largest_products() {
+    let scalar = Kernels::named("scalar").unwrap();
+    for (kind, codes) in [(Kind::Q4G32, [0, 15]), (Kind::Q4G64, [0, 15]), (Kind::Q8, [0, 255])] {
+        for code in codes {
+            let (cols, n_rows) = (128, 7);
+            let mut data = vec![0; kind.matrix_bytes(16, cols).unwrap()];
+            let mut panel = PanelWriter::new(kind, cols, &mut data);
+            for (lane, group) in (0..16).flat_map(|l| (0..cols / kind.group()).map(move |g| (l, g)))
+            {
+                panel.put_group(lane, group, f32_to_f16(1.0), 0, &vec![code; kind.group()]);
+            }
+            let w = Matrix::new(kind, 16, cols, &data).unwrap();
+            for sign in [1.0, -1.0] {
+                // Different rows, so that a mixed-up pair would show.
+                let x: Vec<f32> =
+                    (0..n_rows * cols).map(|i| sign * (1 + i / cols) as f32).collect();
+                for planes in 1..=2 {
+                    let x = Quantized::new(scalar, &x, cols, planes);
+                    let want = multiply(scalar, &w, x.rows(), n_rows);
+                    for kernels in Kernels::available() {
+                        let got = multiply(kernels, &w, x.rows(), n_rows);
+                        for (got, want) in got.iter().zip(&want) {
+                            let name = kernels.name();
+                            let close = (got - want).abs() <= 1e-5 * want.abs();
+                            assert!(close, "{name} {}: {got}, not {want}", kind.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The Arm tables differ in instructions, not in what they add up in which order.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn arm_tables_give_the_same_bits() {
+    let tables = &Kernels::available()[1..];
+    let mut random = Random(6);
+    for kind in [Kind::Q4G32, Kind::Q4G64, Kind::Q8] {
+        let (rows, cols, n_rows) = (32, 320, 7);
+        let data = random_matrix(&mut random, kind, rows, cols, false);
+        let w = Matrix::new(kind, rows, cols, &data).unwrap();
+        let x = random.floats(n_rows * cols);
+        for planes in 1..=2 {
+            let x = Quantized::new(tables[0], &x, cols, planes);
+            let bits = |k: &Kernels| {
+                let out = multiply(k, &w, x.rows(), n_rows);
+                out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            for kernels in tables {
+                assert_eq!(bits(kernels), bits(tables[0]), "{} {}", kernels.name(), kind.name());
             }
         }
     }
