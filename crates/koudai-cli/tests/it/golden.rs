@@ -142,7 +142,7 @@ fn measure(how: &str, engine: &Engine, golden: &Value, precision: Precision) -> 
                 m.other_tokens += 1;
                 let margin = prompt["margins"][step].as_f64().unwrap();
                 assert!(
-                    precision == Precision::Auto || margin < CLOSE,
+                    precision == Precision::Int8 || margin < CLOSE,
                     "{name}: step {step} is {best}, not {}, at margin {margin}",
                     greedy[step]
                 );
@@ -190,9 +190,9 @@ fn f32_arithmetic_is_the_references_with_fetched_smollm2_135m() {
 fn f32_arithmetic_is_the_references_with_fetched_gemma3_270m() {
     let Some(engine) = fetch("gemma3-270m") else { return };
     let golden = golden("gemma3-270m-q4_k_m.json");
-    // Its 6-bit weights become 8-bit ones on conversion, which alone is 0.017 on average.
+    // Its 6-bit weights become others on conversion, which makes most of this.
     let m = measure("", &engine, &golden, Precision::F32);
-    assert!(m.max < 0.12 && m.mean <= 0.02, "{m:?}");
+    assert!(m.max < 0.1 && m.mean <= 0.02, "{m:?}");
     check_generation(&engine, &golden);
     // In half floats they are what they were, and only the arithmetic can differ.
     let folder = scratch().join("half-floats");
@@ -206,22 +206,40 @@ fn f32_arithmetic_is_the_references_with_fetched_gemma3_270m() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// llama.cpp's own mean distance from the same reference over the same prompts.
+/// llama.cpp's own mean distance from the same reference over the same prompts. It rounds activations
+/// to 8 bits, so [`Precision::Int8`] is what compares with it; the default does twice the products.
 const LLAMA_CPP_SMOLLM2: f64 = 0.091;
 const LLAMA_CPP_GEMMA3: f64 = 0.083;
 
-#[test]
-fn default_precision_is_nearer_than_llama_cpps_with_fetched_smollm2_135m() {
-    let Some(engine) = fetch("smollm2-135m") else { return };
-    let m = measure("", &engine, &golden("smollm2-135m-q4_1.json"), Precision::Auto);
-    assert!(m.mean <= LLAMA_CPP_SMOLLM2, "{m:?}");
+/// Guards against getting worse. It is no claim to be nearer than llama.cpp: with SmolLM2 it was 0.0927
+/// when this was written, which is not.
+const INT8: f64 = 0.1;
+
+fn compare_int8(engine: &Engine, golden: &Value, llama_cpp: f64) {
+    let m = measure("", engine, golden, Precision::Int8);
+    note(&format!("  mean {:.4} in 8 bits; llama.cpp's is {llama_cpp}", m.mean));
+    assert!(m.mean <= INT8, "{m:?}");
 }
 
 #[test]
-fn default_precision_is_nearer_than_llama_cpps_with_fetched_gemma3_270m() {
+fn default_and_int8_precision_are_near_the_reference_with_fetched_smollm2_135m() {
+    let Some(engine) = fetch("smollm2-135m") else { return };
+    let golden = golden("smollm2-135m-q4_1.json");
+    let m = measure("", &engine, &golden, Precision::Auto);
+    assert!(m.mean <= 0.003 && m.max < 0.02, "{m:?}");
+    assert!(m.mean < LLAMA_CPP_SMOLLM2);
+    compare_int8(&engine, &golden, LLAMA_CPP_SMOLLM2);
+}
+
+#[test]
+fn default_and_int8_precision_are_near_the_reference_with_fetched_gemma3_270m() {
     let Some(engine) = fetch("gemma3-270m") else { return };
-    let m = measure("", &engine, &golden("gemma3-270m-q4_k_m.json"), Precision::Auto);
-    assert!(m.mean <= LLAMA_CPP_GEMMA3, "{m:?}");
+    let golden = golden("gemma3-270m-q4_k_m.json");
+    // Nearly all of this is the conversion's, as in f32.
+    let m = measure("", &engine, &golden, Precision::Auto);
+    assert!(m.mean <= 0.02 && m.max < 0.12, "{m:?}");
+    assert!(m.mean < LLAMA_CPP_GEMMA3);
+    compare_int8(&engine, &golden, LLAMA_CPP_GEMMA3);
 }
 
 #[test]
