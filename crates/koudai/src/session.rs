@@ -273,9 +273,11 @@ impl Session {
             let cancelled = || cancels.iter().any(CancelToken::is_cancelled);
             work.forward(engine.weights(), &mut segments, precision, &cancelled)
                 .map_err(|_| Error::Cancelled)?;
-            let rows = work.logits(engine.weights(), &last_rows, precision);
-            for (i, row) in finished.into_iter().zip(rows) {
-                logits[i].extend_from_slice(row);
+            for (finished, rows) in finished.chunks(LOGIT_ROWS).zip(last_rows.chunks(LOGIT_ROWS)) {
+                let rows = work.logits(engine.weights(), rows, precision);
+                for (i, row) in finished.iter().zip(rows) {
+                    logits[*i].extend_from_slice(row);
+                }
             }
         }
         for ((session, tokens), logits) in batch.iter_mut().zip(logits) {
