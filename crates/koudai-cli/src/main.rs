@@ -75,8 +75,7 @@ fn main() -> ExitCode {
         Err(error) => {
             output::end_line();
             // One line, whatever an underlying message holds.
-            let text = format!("{error:#}").replace(['\n', '\r'], " ");
-            eprintln!("error: {text}");
+            eprintln!("error: {}", output::one_line(&format!("{error:#}")));
             ExitCode::from(if wrong_value(&error) { 2 } else { 1 })
         }
     }

@@ -11,10 +11,43 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Standard output is in the middle of a line.
 static MID_LINE: AtomicBool = AtomicBool::new(false);
 
+/// Text of strangers as one line that a terminal shows and doesn't obey: control characters become
+/// spaces or `\u{…}`, and what is very long is cut.
+pub(crate) fn one_line(text: &str) -> String {
+    const LONGEST: usize = 600;
+    let mut line = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' | '\t' => line.push(' '),
+            c if c.is_control() => line.extend(c.escape_unicode()),
+            c => line.push(c),
+        }
+        if line.len() > LONGEST {
+            line.push('…');
+            break;
+        }
+    }
+    line
+}
+
+/// Generated text for a terminal: control characters but line ends and tabs are shown, not obeyed.
+fn for_terminal(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
 /// Writes to standard output and flushes.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    if out.is_terminal() {
+        out.write_all(for_terminal(text).as_bytes())?;
+    } else {
+        out.write_all(text.as_bytes())?;
+    }
     out.flush()?;
     if let Some(last) = text.bytes().last() {
         MID_LINE.store(last != b'\n', Ordering::Relaxed);
@@ -125,4 +158,16 @@ impl Drop for Progress {
 /// Bytes in decimal megabytes, as sizes of models are given.
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_text_is_one_line_without_control_characters() {
+        assert_eq!(one_line("a\nb\x1b[2Jc\u{7}"), "a b\\u{1b}[2Jc\\u{7}");
+        assert_eq!(one_line(&"x".repeat(10_000)).chars().count(), 602);
+        assert_eq!(for_terminal("好\n\t\x1b[2J"), "好\n\t\u{fffd}[2J");
+    }
 }

@@ -214,6 +214,9 @@ fn convert_file(
     progress: &mut Watch<'_>,
 ) -> Result<Report, Error> {
     let io = |e| Error::Io(input.to_owned(), e);
+    if !input.metadata().map_err(io)?.is_file() {
+        return Err(Error::Input("is neither a file nor a folder".into()));
+    }
     let mut start = Vec::new();
     File::open(input).map_err(io)?.take(8).read_to_end(&mut start).map_err(io)?;
     if start.starts_with(b"KOUDAI") {

@@ -24,7 +24,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
 /// Larger JSON files are refused before they are read; the largest tokenizers have 35 MB.
-const MAX_JSON_BYTES: u64 = 256 << 20;
+const MAX_JSON_BYTES: u64 = 48 << 20;
 
 /// An opened folder: its configuration, and its weights' files mapped.
 pub(crate) struct Folder {
@@ -240,15 +240,23 @@ fn weight_map(index: &Map<String, Value>) -> Result<BTreeMap<String, String>, Er
 /// A file's bytes, or `None` if there is no such file.
 fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, Error> {
     let path = folder.join(name);
-    let len = match std::fs::metadata(&path) {
-        Ok(metadata) => metadata.len(),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::Io(path, e)),
-    };
-    if len > MAX_JSON_BYTES {
-        return Err(Error::Folder { file: name.into(), why: format!("has {len} bytes") });
+    match read_json(&path) {
+        Err(Error::Io(_, e)) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        bytes => bytes.map(Some),
     }
-    std::fs::read(&path).map(Some).map_err(|e| Error::Io(path, e))
+}
+
+/// The bytes of a JSON file, refused if it is larger than any real model's: parsed, it takes many
+/// times its size.
+pub fn read_json(path: &Path) -> Result<Vec<u8>, Error> {
+    let io = |e| Error::Io(path.to_owned(), e);
+    let len = std::fs::metadata(path).map_err(io)?.len();
+    if len > MAX_JSON_BYTES {
+        let file = path.display().to_string();
+        let why = format!("has {len} bytes, more than the {MAX_JSON_BYTES} accepted");
+        return Err(Error::Folder { file, why });
+    }
+    std::fs::read(path).map_err(io)
 }
 
 fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>, Error> {

@@ -26,4 +26,5 @@ pub mod weights;
 pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
 pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, Watch, convert};
 pub use error::Error;
+pub use folder::read_json;
 pub use weights::{Quant, TensorReport};

@@ -80,7 +80,8 @@ impl Report {
 /// Measures the model at `path`.
 pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let deepest = options.depths.iter().copied().max().unwrap_or(0);
-    let context = deepest + options.prompt.max(options.generate + 1);
+    let wanted = options.generate.checked_add(1).map(|n| n.max(options.prompt));
+    let context = wanted.and_then(|n| n.checked_add(deepest)).unwrap_or(usize::MAX);
     let session_options =
         SessionOptions { context: Some(context), kv: options.kv, precision: options.precision };
     reset_peak();

@@ -379,7 +379,9 @@ impl Session {
             }
         }
         if !stops.found() {
-            let mut rest = stops.push(&stream.finish());
+            // A reply that was cut may end inside a character, which then isn't shown at all.
+            let cut = generation.stop_reason != StopReason::End;
+            let mut rest = if cut { String::new() } else { stops.push(&stream.finish()) };
             rest.push_str(&stops.finish());
             generation.text.push_str(&rest);
             if let (false, Some(last)) = (rest.is_empty(), generation.tokens.last()) {

@@ -1,6 +1,6 @@
 //! `koudai chat`: a conversation in the terminal.
 
-use std::io::{IsTerminal, Write};
+use std::io::{BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         };
         if let Err(error) = result {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", output::one_line(&format!("{error:#}")));
         }
     }
     Ok(())
@@ -112,7 +112,7 @@ fn reply(chat: &mut Chat, text: &str, params: &GenerateParams) -> anyhow::Result
                 _ => {}
             }
         }
-        Err(error) => eprintln!("error: {error}"),
+        Err(error) => eprintln!("error: {}", output::one_line(&error.to_string())),
     }
     Ok(())
 }
@@ -142,7 +142,10 @@ fn load(chat: &mut Chat, path: &str) -> anyhow::Result<()> {
     let text = crate::args::read_text(path)?;
     let values: Vec<Value> =
         serde_json::from_str(&text).with_context(|| format!("{path}: not a saved conversation"))?;
-    let message = |v: &Value| Some(Message::new(v["role"].as_str()?, v["content"].as_str()?));
+    let message = |v: &Value| {
+        let role = v["role"].as_str().filter(|r| ["user", "assistant"].contains(r))?;
+        Some(Message::new(role, v["content"].as_str()?))
+    };
     let messages: Option<Vec<Message>> = values.iter().map(message).collect();
     chat.set_messages(messages.with_context(|| format!("{path}: not a saved conversation"))?);
     // Keys and values only save time: without them the conversation is read again.
@@ -150,7 +153,8 @@ fn load(chat: &mut Chat, path: &str) -> anyhow::Result<()> {
         Ok(()) | Err(Error::Io(..)) => {}
         Err(error) => eprintln!("note: {error}; the conversation will be read again"),
     }
-    eprintln!("loaded {} messages from {path}", chat.messages().len());
+    let n = chat.messages().len();
+    eprintln!("loaded {n} message{} from {path}", if n == 1 { "" } else { "s" });
     Ok(())
 }
 
@@ -178,10 +182,16 @@ impl Input {
     /// The next line; `None` at the end.
     fn read(&mut self) -> anyhow::Result<Option<String>> {
         match self {
-            Input::Pipe(stdin) => {
-                let mut line = String::new();
-                Ok((stdin.read_line(&mut line)? > 0).then_some(line))
-            }
+            Input::Pipe(stdin) => loop {
+                let mut line = Vec::new();
+                if stdin.lock().read_until(b'\n', &mut line)? == 0 {
+                    return Ok(None);
+                }
+                match String::from_utf8(line) {
+                    Ok(line) => return Ok(Some(line)),
+                    Err(_) => eprintln!("error: a line that isn't UTF-8 was left out"),
+                }
+            },
             Input::Terminal(editor) => loop {
                 match editor.readline("> ") {
                     Ok(line) => {

@@ -126,7 +126,7 @@ fn shape(t: &TensorInfo) -> Vec<usize> {
 fn text(d: &Value, file: &ModelFile, tensors: bool) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(out, "{name:<16}{value}");
+        let _ = writeln!(out, "{:<16}{}", output::one_line(name), output::one_line(&value));
     };
     let plain = |v: &Value| v.as_str().map_or(v.to_string(), str::to_owned);
     line("file", plain(&d["path"]));

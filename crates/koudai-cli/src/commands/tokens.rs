@@ -76,7 +76,7 @@ pub(crate) fn piece(tokenizer: &Tokenizer, id: u32) -> String {
 /// The tokenizer of a model, or of a `tokenizer.json` alone.
 fn open(model: &ModelArgs) -> anyhow::Result<Tokenizer> {
     if model.model.ends_with(".json") {
-        let json = std::fs::read(&model.model).with_context(|| model.model.clone())?;
+        let json = koudai_convert::read_json(model.model.as_ref())?;
         let spec = koudai_convert::tokenizer::spec_from_tokenizer_json(
             &koudai_convert::tokenizer::TokenizerFiles {
                 tokenizer: &json,

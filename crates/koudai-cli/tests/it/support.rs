@@ -32,12 +32,12 @@ pub(crate) struct Done {
 }
 
 /// Runs to the end with `input` on standard input.
-pub(crate) fn finish(command: &mut Command, input: &str) -> Done {
+pub(crate) fn finish(command: &mut Command, input: impl Into<Vec<u8>>) -> Done {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
+    let input = input.into();
     // A child that doesn't read to the end closes the pipe, which is its right.
-    let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
