@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let output = koudai_fuzz::scratch("converted.koudai");
     let _ = std::fs::remove_file(&output);
     let options = Options { threads: 1, ..Default::default() };
-    match convert(&input, &output, &options, &mut |_| ()) {
+    match convert(&input, &output, &options, &mut |_| std::ops::ControlFlow::Continue(())) {
         Ok(_) => drop(ModelFile::open(&output).expect("what was converted opens")),
         Err(_) => assert!(!output.exists()),
     }
