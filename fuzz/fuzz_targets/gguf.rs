@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     std::fs::write(&input, data).expect("the scratch folder can be written to");
     let _ = std::fs::remove_file(&output);
     let options = Options { threads: 1, ..Default::default() };
-    match convert(&input, &output, &options, &mut |_| ()) {
+    match convert(&input, &output, &options, &mut |_| std::ops::ControlFlow::Continue(())) {
         Ok(_) => drop(ModelFile::open(&output).expect("what was converted opens")),
         Err(_) => assert!(!output.exists()),
     }
