@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use koudai::PartialFile;
 
 /// Standard output is in the middle of a line.
 static MID_LINE: AtomicBool = AtomicBool::new(false);
@@ -64,12 +65,7 @@ pub(crate) fn end_line() {
 
 /// Fails if no file can be written at `path`: better said before long work than after it.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".partial-{}", std::process::id()));
-    let probe = path.with_file_name(name);
-    std::fs::File::create(&probe).with_context(|| path.display().to_string())?;
-    let _ = std::fs::remove_file(probe);
-    Ok(())
+    PartialFile::create(path).map(drop).with_context(|| path.display().to_string())
 }
 
 /// Writes a line to standard output.

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use koudai::PartialFile;
 use koudai::file::{ModelFile, section};
 use sha2::{Digest, Sha256};
 
@@ -240,7 +241,7 @@ fn fetch(
     };
     let record = record_path(to);
     let line = format!("{sha256}  {}\n", model.file);
-    std::fs::write(&record, line).map_err(|e| Error::Io(record, e))?;
+    PartialFile::write(&record, line.as_bytes()).map_err(|e| Error::Io(record, e))?;
     Ok((sha256, origin))
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use koudai::PartialFile;
 use plotters::prelude::*;
 
 use crate::bench::Depth;
@@ -10,11 +11,7 @@ use crate::bench::Depth;
 pub fn speed_over_depth(path: &Path, title: &str, depths: &[Depth]) -> std::io::Result<()> {
     let mut svg = String::new();
     draw(&mut svg, title, depths).map_err(|e| std::io::Error::other(e.to_string()))?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".partial");
-    let partial = path.with_file_name(name);
-    std::fs::write(&partial, svg)?;
-    std::fs::rename(&partial, path)
+    PartialFile::write(path, svg.as_bytes())
 }
 
 type Drawn = Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;

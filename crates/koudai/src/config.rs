@@ -180,7 +180,7 @@ const MAX_FFN_DIM: usize = 1 << 18;
 const MAX_VOCAB: usize = 1 << 22;
 const MAX_LAYERS: usize = 512;
 const MAX_HEADS: usize = 512;
-const MAX_HEAD_DIM: usize = 1024;
+pub(crate) const MAX_HEAD_DIM: usize = 1024;
 const MAX_CONTEXT: usize = 1 << 24;
 
 impl Config {

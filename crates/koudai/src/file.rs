@@ -15,6 +15,7 @@ use koudai_kernels::{Kind, Matrix};
 use crate::bytes::SharedBytes;
 use crate::codec::{Decoder, Encoder};
 use crate::config::{Config, Role, Shape, TensorId};
+use crate::partial::PartialFile;
 
 const MAGIC: [u8; 8] = *b"KOUDAI\r\n";
 const VERSION: u32 = 1;
@@ -519,9 +520,7 @@ pub struct TensorHeader {
 /// Until [`FileWriter::finish`] the bytes lie beside the final name, and dropping the writer removes
 /// them.
 pub struct FileWriter {
-    path: PathBuf,
-    partial: PathBuf,
-    file: Option<std::io::BufWriter<File>>,
+    file: PartialFile,
     sections: Vec<SectionInfo>,
     at: u64,
 }
@@ -529,14 +528,10 @@ pub struct FileWriter {
 impl FileWriter {
     /// Starts a file that will appear at `path`.
     pub fn create(path: &Path) -> Result<FileWriter, FileError> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".partial-{}", std::process::id()));
-        let partial = path.with_file_name(name);
-        let io = |e| FileError::Io(partial.clone(), e);
-        let mut file = File::create(&partial).map_err(io)?;
+        let io = |e| FileError::Io(path.to_owned(), e);
+        let mut file = PartialFile::create(path).map_err(io)?;
         file.seek(SeekFrom::Start(FIRST_SECTION)).map_err(io)?;
-        let file = Some(std::io::BufWriter::with_capacity(1 << 20, file));
-        Ok(FileWriter { path: path.into(), partial, file, sections: Vec::new(), at: FIRST_SECTION })
+        Ok(FileWriter { file, sections: Vec::new(), at: FIRST_SECTION })
     }
 
     /// Adds a section that readers must know (`required`) or may skip. Panics on a bad name, and on
@@ -646,14 +641,13 @@ impl FileWriter {
         header.extend(self.at.to_le_bytes());
         header.extend(blake3::hash(&table).as_bytes());
         header.extend([0; 8]);
-        let io = |e| FileError::Io(self.partial.clone(), e);
-        let buffered = self.file.take().expect("open until finished");
-        let mut file = buffered.into_inner().map_err(|e| io(e.into_error()))?;
-        file.rewind().map_err(io)?;
-        file.write_all(&header).map_err(io)?;
-        file.write_all(&table).map_err(io)?;
-        file.sync_all().map_err(io)?;
-        std::fs::rename(&self.partial, &self.path).map_err(|e| FileError::Io(self.path.clone(), e))
+        let path = self.file.path().to_owned();
+        let mut write = || -> std::io::Result<()> {
+            self.file.rewind()?;
+            self.file.write_all(&header)?;
+            self.file.write_all(&table)
+        };
+        write().and_then(|()| self.file.finish()).map_err(|e| FileError::Io(path, e))
     }
 
     fn pad(&mut self, align: u64) -> Result<(), FileError> {
@@ -662,17 +656,8 @@ impl FileWriter {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        let file = self.file.as_mut().expect("open until finished");
-        file.write_all(bytes).map_err(|e| FileError::Io(self.partial.clone(), e))?;
         self.at += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-impl Drop for FileWriter {
-    fn drop(&mut self) {
-        // After a rename there is nothing left to remove.
-        let _ = std::fs::remove_file(&self.partial);
+        self.file.write_all(bytes).map_err(|e| FileError::Io(self.file.path().to_owned(), e))
     }
 }
 

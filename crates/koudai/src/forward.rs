@@ -4,10 +4,12 @@
 //! depend on the number of threads, on the other rows, nor on how a prompt was cut into calls:
 //! threads split outputs, every sum has one order, and no branch depends on the number of rows.
 
+use std::ops::Range;
+
 use koudai_kernels::{ACTIVATION_GROUP, Columns, Kernels, Matrix, PANEL_ROWS, QuantizedRows, Rows};
 
 use crate::Precision;
-use crate::config::{Activation, Config, LayerConfig};
+use crate::config::{Activation, Config, LayerConfig, MAX_HEAD_DIM};
 use crate::kv::{BLOCK, KvCache};
 use crate::pool::{MatmulJob, Pool};
 use crate::weights::{LayerWeights, Weights};
@@ -51,7 +53,7 @@ struct RowBuffers {
     /// Cosines and sines per row, for each rotary embedding.
     angles: Vec<Buffer>,
     positions: Vec<usize>,
-    tasks: Vec<AttentionTask>,
+    /// Results of attention, task after task.
     task_out: Vec<f32>,
 }
 
@@ -139,14 +141,7 @@ impl Input {
         let scales = self.scales.chunks_exact_mut(planes * groups);
         let sums = self.sums.chunks_exact_mut(planes * groups);
         let mins = self.mins.chunks_exact_mut(groups);
-        let mut rows = codes.zip(scales).zip(sums).zip(mins).take(n_rows);
-        if n_rows == 1 {
-            for (((codes, scales), sums), mins) in rows {
-                kernels.quantize(x.row(0), codes, scales, sums, mins);
-            }
-            return;
-        }
-        let mut rows: Vec<_> = rows.by_ref().collect();
+        let mut rows: Vec<_> = codes.zip(scales).zip(sums).zip(mins).take(n_rows).collect();
         let size = rows_per_task(pool, n_rows);
         pool.for_each_chunk(&mut rows, size, |i, rows| {
             for (r, (((codes, scales), sums), mins)) in rows.iter_mut().enumerate() {
@@ -368,7 +363,7 @@ impl Workspace {
             let (cos, sin) = angles.row(r).split_at(dim / 2);
             for head in x.chunks_exact_mut(dim) {
                 if let Some(norm) = norm {
-                    let mut normed = [0.0; 1024];
+                    let mut normed = [0.0; MAX_HEAD_DIM];
                     kernels.rms_norm(head, norm, eps, &mut normed[..dim]);
                     head.copy_from_slice(&normed[..dim]);
                 }
@@ -403,8 +398,9 @@ impl Workspace {
         let kernels = self.kernels;
         let dim = layer.head_dim;
         let group = layer.n_heads / layer.n_kv_heads;
-        let RowBuffers { n_rows, q, attended, tasks, task_out, .. } = &mut self.rows;
+        let RowBuffers { n_rows, q, attended, task_out, .. } = &mut self.rows;
         attended.resize(*n_rows, layer.n_heads * dim);
+        task_out.resize(*n_rows * layer.n_heads * dim, 0.0);
         // A task is some rows of one segment for some of the heads that share keys. How many of each
         // only decides how often keys are read, never a result.
         let n_threads = self.pool.n_threads();
@@ -413,37 +409,39 @@ impl Workspace {
         } else {
             group.div_ceil(n_threads.div_ceil(*n_rows * layer.n_kv_heads))
         };
-        let rows_per_task = (MAX_QUERIES / heads_per_task).max(1);
-        tasks.clear();
-        let mut first_row = 0;
-        for (s, segment) in batch.iter().enumerate() {
+        let most_rows = (MAX_QUERIES / heads_per_task).max(1);
+        let mut tasks = Vec::new();
+        let (mut first_row, mut left) = (0, &mut task_out[..]);
+        for segment in batch {
             let n = segment.tokens.len();
-            for start in (0..n).step_by(rows_per_task) {
+            for start in (0..n).step_by(most_rows) {
                 for kv_head in 0..layer.n_kv_heads {
                     let (first, end) = (kv_head * group, (kv_head + 1) * group);
                     for head in (first..end).step_by(heads_per_task) {
+                        let heads = head..end.min(head + heads_per_task);
+                        let rows = first_row + start..first_row + n.min(start + most_rows);
+                        let (out, rest) = left.split_at_mut(rows.len() * heads.len() * dim);
+                        left = rest;
                         tasks.push(AttentionTask {
-                            segment: s,
+                            cache: &*segment.cache,
                             kv_head,
-                            heads: head..end.min(head + heads_per_task),
-                            rows: first_row + start..first_row + n.min(start + rows_per_task),
+                            heads,
+                            rows,
                             position: segment.start + start,
+                            out,
                         });
                     }
                 }
             }
             first_row += n;
         }
-        let task_size = rows_per_task * heads_per_task * dim;
-        task_out.resize(tasks.len() * task_size, 0.0);
-        let (q, tasks) = (&*q, &*tasks);
-        self.pool.for_each_chunk_with(&mut self.attention, task_out, task_size, |b, i, out| {
-            let cache = &batch[tasks[i].segment].cache;
-            attend_task(kernels, layer, index, &tasks[i], q, cache, b, out);
+        let q = &*q;
+        self.pool.for_each_chunk_with(&mut self.attention, &mut tasks, 1, |buffers, _, task| {
+            task.iter_mut().for_each(|task| task.run(kernels, layer, index, q, buffers));
         });
-        for (task, out) in tasks.iter().zip(task_out.chunks_exact(task_size)) {
+        for task in tasks {
             let columns = task.heads.start * dim..task.heads.end * dim;
-            for (r, out) in task.rows.clone().zip(out.chunks_exact(columns.len())) {
+            for (r, out) in task.rows.zip(task.out.chunks_exact(columns.len())) {
                 attended.row_mut(r)[columns.clone()].copy_from_slice(out);
             }
         }
@@ -477,58 +475,59 @@ impl Workspace {
 }
 
 /// A few rows of one sequence, and some of the query heads that share a key head.
-struct AttentionTask {
-    segment: usize,
+struct AttentionTask<'a> {
+    cache: &'a KvCache,
     kv_head: usize,
-    heads: std::ops::Range<usize>,
-    rows: std::ops::Range<usize>,
+    heads: Range<usize>,
+    rows: Range<usize>,
     /// Position of the first row.
     position: usize,
+    /// `(rows, heads, head_dim)`
+    out: &'a mut [f32],
 }
 
-/// softmax(q · keys) · values for the queries of one task, `(rows, heads, head_dim)` into `out`.
-#[allow(clippy::too_many_arguments)] // one call, spelled out
-fn attend_task(
-    kernels: &Kernels,
-    layer: &LayerConfig,
-    index: usize,
-    task: &AttentionTask,
-    q: &Buffer,
-    cache: &KvCache,
-    buffers: &mut AttentionBuffers,
-    out: &mut [f32],
-) {
-    let dim = layer.head_dim;
-    let n = task.rows.len() * task.heads.len();
-    let last = task.position + task.rows.len() - 1;
-    let first_seen = |position: usize| match layer.window {
-        Some(window) => (position + 1).saturating_sub(window),
-        None => 0,
-    };
-    let blocks = first_seen(task.position) / BLOCK..last / BLOCK + 1;
-    let (start, stride) = (blocks.start * BLOCK, blocks.len() * BLOCK);
-    let AttentionBuffers { queries, scores } = buffers;
-    queries.resize(n * dim, 0.0);
-    scores.resize(n * stride, 0.0);
+impl AttentionTask<'_> {
+    /// out = softmax(q · keys) · values
+    fn run(
+        &mut self,
+        kernels: &Kernels,
+        layer: &LayerConfig,
+        index: usize,
+        q: &Buffer,
+        buffers: &mut AttentionBuffers,
+    ) {
+        let dim = layer.head_dim;
+        let n = self.rows.len() * self.heads.len();
+        let last = self.position + self.rows.len() - 1;
+        let first_seen = |position: usize| match layer.window {
+            Some(window) => (position + 1).saturating_sub(window),
+            None => 0,
+        };
+        let blocks = first_seen(self.position) / BLOCK..last / BLOCK + 1;
+        let (start, stride) = (blocks.start * BLOCK, blocks.len() * BLOCK);
+        let AttentionBuffers { queries, scores } = buffers;
+        queries.resize(n * dim, 0.0);
+        scores.resize(n * stride, 0.0);
 
-    let columns = task.heads.start * dim..task.heads.end * dim;
-    for (r, queries) in task.rows.clone().zip(queries.chunks_exact_mut(columns.len())) {
-        for (to, from) in queries.iter_mut().zip(&q.row(r)[columns.clone()]) {
-            *to = from * layer.attn_scale;
+        let columns = self.heads.start * dim..self.heads.end * dim;
+        for (r, queries) in self.rows.clone().zip(queries.chunks_exact_mut(columns.len())) {
+            for (to, from) in queries.iter_mut().zip(&q.row(r)[columns.clone()]) {
+                *to = from * layer.attn_scale;
+            }
         }
+        kernels.scores(queries, dim, self.cache.keys(index, self.kv_head), blocks, scores);
+        for (h, scores) in scores.chunks_exact_mut(stride).enumerate() {
+            let position = self.position + h / self.heads.len();
+            let (low, high) = (first_seen(position) - start, position + 1 - start);
+            // What this row doesn't see but a row beside it does weighs nothing: adding 0 · value
+            // leaves every sum as it is.
+            scores[..low].fill(0.0);
+            kernels.softmax(&mut scores[low..high]);
+            scores[high..].fill(0.0);
+        }
+        let values = self.cache.values(index, self.kv_head);
+        kernels.values(scores, values, start..last + 1, dim, self.out);
     }
-    kernels.scores(queries, dim, cache.keys(index, task.kv_head), blocks, scores);
-    for (h, scores) in scores.chunks_exact_mut(stride).enumerate() {
-        let position = task.position + h / task.heads.len();
-        let (low, high) = (first_seen(position) - start, position + 1 - start);
-        // What this row doesn't see but a row beside it does weighs nothing: adding 0 · value leaves
-        // every sum as it is.
-        scores[..low].fill(0.0);
-        kernels.softmax(&mut scores[low..high]);
-        scores[high..].fill(0.0);
-    }
-    let values = cache.values(index, task.kv_head);
-    kernels.values(scores, values, start..last + 1, dim, &mut out[..n * dim]);
 }
 
 /// Rows that one task takes in work that goes row by row; few rows stay together.

@@ -54,6 +54,7 @@ mod error;
 pub mod file;
 mod forward;
 mod kv;
+mod partial;
 mod pool;
 pub mod sampler;
 pub mod session;
@@ -68,6 +69,7 @@ pub use engine::{Engine, MemoryPlan, OpenOptions};
 pub use error::Error;
 pub use koudai_kernels as kernels;
 pub use kv::KvKind;
+pub use partial::PartialFile;
 pub use sampler::SamplingParams;
 pub use session::{
     CancelToken, Flow, GenerateParams, Generation, Session, SessionOptions, StopReason, TokenScore,

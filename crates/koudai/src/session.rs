@@ -6,7 +6,6 @@
 //! is dropped silently. Sessions of one engine share weights and threads and never each other's
 //! tokens.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +15,7 @@ use crate::codec::{Decoder, Encoder};
 use crate::engine::Engine;
 use crate::forward::{MAX_ROWS, Segment};
 use crate::kv::{KvCache, KvKind};
+use crate::partial::PartialFile;
 use crate::sampler::{Sampler, SamplingParams, log_sum_exp};
 use crate::stop::StopMatcher;
 use crate::tokenizer::DecodeStream;
@@ -205,31 +205,24 @@ impl Session {
         self.cancel = cancel;
     }
 
-    /// Forgets all tokens after the first `len`.
+    /// Forgets all tokens after the first `len`, and the logits for what followed them.
     pub fn rewind(&mut self, len: usize) {
-        self.tokens.truncate(len);
+        if len < self.tokens.len() {
+            self.tokens.truncate(len);
+            self.logits.clear();
+        }
+    }
+
+    /// Logits for what follows the session's tokens, as the last call left them; empty if none did.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
     }
 
     /// Appends tokens and returns the logits for what follows them, one for each entry of the
-    /// vocabulary. On an error the session holds what it held before.
+    /// vocabulary. On an error the session holds the tokens that it held before.
     pub fn append(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.run(tokens, Logits::Last, &mut |_, _| ())?;
+        Session::append_batch(&mut [(self, tokens)])?;
         Ok(&self.logits)
-    }
-
-    /// Appends tokens and calls `each(i, logits)` for every one of them in order: the logits for what
-    /// follows `tokens[i]`. On an error the session holds what it held before.
-    pub fn append_each(
-        &mut self,
-        tokens: &[u32],
-        mut each: impl FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        self.run(tokens, Logits::All, &mut each)
-    }
-
-    /// Logits for what follows the session's tokens, as the last call left them; empty before any.
-    pub fn logits(&self) -> &[f32] {
-        &self.logits
     }
 
     /// Appends tokens to several sessions of one engine in the same passes, so that weights are read
@@ -237,53 +230,83 @@ impl Session {
     /// bits that it would get alone.
     ///
     /// Panics if the sessions aren't of one engine and one precision. On an error every session holds
-    /// what it held before.
+    /// the tokens that it held before.
     pub fn append_batch(batch: &mut [(&mut Session, &[u32])]) -> Result<(), Error> {
         let Some((first, _)) = batch.first() else { return Ok(()) };
         let (engine, precision) = (first.engine.clone(), first.precision);
-        for (session, tokens) in &*batch {
+        for (session, tokens) in &mut *batch {
             assert!(session.engine.is(&engine) && session.precision == precision);
             session.check_append(tokens)?;
+            session.logits.clear();
         }
+        let cancels: Vec<CancelToken> = batch.iter().map(|(s, _)| s.cancel.clone()).collect();
+        let cancelled = || cancels.iter().any(CancelToken::is_cancelled);
         let mut done = vec![0; batch.len()];
-        let mut logits: Vec<Vec<f32>> = vec![Vec::new(); batch.len()];
         while done.iter().zip(&*batch).any(|(done, (_, tokens))| *done < tokens.len()) {
-            let mut left = MAX_ROWS;
-            let mut segments = Vec::new();
-            let (mut last_rows, mut finished) = (Vec::new(), Vec::new());
-            let cancels: Vec<CancelToken> = batch.iter().map(|(s, _)| s.cancel.clone()).collect();
+            let mut n_rows = 0;
+            let (mut segments, mut last_rows, mut finished) = (Vec::new(), Vec::new(), Vec::new());
             for (i, (session, tokens)) in batch.iter_mut().enumerate() {
-                let n = (tokens.len() - done[i]).min(left);
+                let n = (tokens.len() - done[i]).min(MAX_ROWS - n_rows);
                 if n == 0 {
                     continue;
                 }
-                left -= n;
                 segments.push(Segment {
                     start: session.tokens.len() + done[i],
                     cache: &mut session.cache,
                     tokens: &tokens[done[i]..done[i] + n],
                 });
-                done[i] += n;
+                (done[i], n_rows) = (done[i] + n, n_rows + n);
                 if done[i] == tokens.len() {
-                    last_rows.push(MAX_ROWS - left - 1);
+                    last_rows.push(n_rows - 1);
                     finished.push(i);
                 }
             }
             let mut work = engine.workspace();
-            let cancelled = || cancels.iter().any(CancelToken::is_cancelled);
             work.forward(engine.weights(), &mut segments, precision, &cancelled)
                 .map_err(|_| Error::Cancelled)?;
             for (finished, rows) in finished.chunks(LOGIT_ROWS).zip(last_rows.chunks(LOGIT_ROWS)) {
                 let rows = work.logits(engine.weights(), rows, precision);
                 for (i, row) in finished.iter().zip(rows) {
-                    logits[*i].extend_from_slice(row);
+                    batch[*i].0.logits.extend_from_slice(row);
                 }
             }
         }
-        for ((session, tokens), logits) in batch.iter_mut().zip(logits) {
+        for (session, tokens) in batch {
             session.tokens.extend_from_slice(tokens);
-            session.logits = logits;
         }
+        Ok(())
+    }
+
+    /// Appends tokens and calls `each(i, logits)` for every one of them in order: the logits for what
+    /// follows `tokens[i]`. On an error the session holds the tokens that it held before.
+    pub fn append_each(
+        &mut self,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        self.check_append(tokens)?;
+        self.logits.clear();
+        let (engine, precision) = (&self.engine, self.precision);
+        let mut done = 0;
+        for chunk in tokens.chunks(MAX_ROWS) {
+            let mut work = engine.workspace();
+            let start = self.tokens.len() + done;
+            let mut batch = [Segment { cache: &mut self.cache, start, tokens: chunk }];
+            work.forward(engine.weights(), &mut batch, precision, &|| self.cancel.is_cancelled())
+                .map_err(|_| Error::Cancelled)?;
+            // A few rows at a time: a large vocabulary makes logits large.
+            let rows: Vec<usize> = (0..chunk.len()).collect();
+            for rows in rows.chunks(LOGIT_ROWS) {
+                for logits in work.logits(engine.weights(), rows, precision) {
+                    each(done, logits);
+                    done += 1;
+                }
+            }
+        }
+        self.tokens.extend_from_slice(tokens);
         Ok(())
     }
 
@@ -294,14 +317,8 @@ impl Session {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last token runs again, for its logits.
         let cached = common.min(prompt.len().saturating_sub(1));
-        let before = std::mem::take(&mut self.tokens);
-        self.tokens = before[..cached].to_vec();
-        if let Err(e) = self.run(&prompt[cached..], Logits::Last, &mut |_, _| ()) {
-            // Positions after the common prefix may be overwritten; those before are intact.
-            self.tokens = before[..cached].to_vec();
-            return Err(e);
-        }
-        Ok((&self.logits, cached))
+        self.rewind(cached);
+        Ok((self.append(&prompt[cached..])?, cached))
     }
 
     /// Sets the prompt, then generates. `each(token, text)` is called for every token with the text
@@ -430,19 +447,7 @@ impl Session {
         self.cache.save(self.tokens.len(), &mut e);
         let hash = blake3::hash(&e.0);
         e.0.extend(hash.as_bytes());
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".partial-{}", std::process::id()));
-        let partial = path.with_file_name(name);
-        let write = || {
-            let mut file = std::fs::File::create(&partial)?;
-            file.write_all(&e.0)?;
-            file.sync_all()?;
-            std::fs::rename(&partial, path)
-        };
-        write().map_err(|error| {
-            let _ = std::fs::remove_file(&partial);
-            Error::Io(path.display().to_string(), error)
-        })
+        PartialFile::write(path, &e.0).map_err(|e| Error::Io(path.display().to_string(), e))
     }
 
     /// Replaces the session's tokens by those saved at `path`. Fails if the file is damaged, belongs
@@ -475,7 +480,7 @@ impl Session {
         let tokens: Option<Vec<u32>> = (0..n).map(|_| d.u32()).collect();
         let tokens = tokens.ok_or_else(short)?;
         self.check_tokens(&tokens)?;
-        self.tokens.clear();
+        self.rewind(0);
         self.cache.restore(n, &mut d).ok_or_else(short)?;
         d.end().ok_or_else(|| refuse("bytes follow the saved session"))?;
         self.tokens = tokens;
@@ -502,58 +507,11 @@ impl Session {
         }
         Ok(())
     }
-
-    /// Runs tokens through the model and appends them to the session.
-    fn run(
-        &mut self,
-        tokens: &[u32],
-        wanted: Logits,
-        each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        if tokens.is_empty() && matches!(wanted, Logits::All) {
-            return Ok(());
-        }
-        self.check_append(tokens)?;
-        let mut start = self.tokens.len();
-        let n_chunks = tokens.len().div_ceil(MAX_ROWS);
-        for (i, chunk) in tokens.chunks(MAX_ROWS).enumerate() {
-            let mut work = self.engine.workspace();
-            let weights = self.engine.weights();
-            let mut batch = [Segment { cache: &mut self.cache, start, tokens: chunk }];
-            work.forward(weights, &mut batch, self.precision, &|| self.cancel.is_cancelled())
-                .map_err(|_| Error::Cancelled)?;
-            if let Logits::All = wanted {
-                // A few rows at a time: a large vocabulary makes logits large.
-                for first in (0..chunk.len()).step_by(LOGIT_ROWS) {
-                    let rows: Vec<usize> = (first..chunk.len().min(first + LOGIT_ROWS)).collect();
-                    let logits = work.logits(weights, &rows, self.precision);
-                    for (r, logits) in logits.enumerate() {
-                        each(i * MAX_ROWS + first + r, logits);
-                    }
-                }
-            } else if i + 1 == n_chunks {
-                let last = chunk.len() - 1;
-                for logits in work.logits(weights, &[last], self.precision) {
-                    self.logits.clear();
-                    self.logits.extend_from_slice(logits);
-                }
-            }
-            start += chunk.len();
-        }
-        self.tokens.extend_from_slice(tokens);
-        Ok(())
-    }
 }
 
 const SESSION_MAGIC: [u8; 8] = *b"KOUDSES1";
-/// Rows whose logits are worked out together when all are wanted.
+/// Rows whose logits are worked out together.
 pub(crate) const LOGIT_ROWS: usize = 8;
-
-#[derive(Clone, Copy)]
-enum Logits {
-    Last,
-    All,
-}
 
 /// How likely a token was.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,12 +1,12 @@
 //! `koudai chat`: a conversation in the terminal.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use koudai::template::Message;
-use koudai::{Chat, Error, GenerateParams, SamplingParams, StopReason};
+use koudai::{Chat, Error, GenerateParams, PartialFile, SamplingParams, StopReason};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
@@ -121,17 +121,8 @@ fn save(chat: &Chat, path: &str) -> anyhow::Result<()> {
     anyhow::ensure!(!path.is_empty(), "/save needs the name of a file");
     let messages: Vec<Value> =
         chat.messages().iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
-    let partial = format!("{path}.partial");
-    let write = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(&partial)?;
-        file.write_all(serde_json::to_string_pretty(&messages)?.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&partial, path)
-    };
-    if let Err(error) = write() {
-        let _ = std::fs::remove_file(&partial);
-        return Err(error).with_context(|| path.to_owned());
-    }
+    let text = serde_json::to_string_pretty(&messages)?;
+    PartialFile::write(path.as_ref(), text.as_bytes()).with_context(|| path.to_owned())?;
     chat.session().save(&kv_path(path))?;
     eprintln!("saved {} messages to {path}", messages.len());
     Ok(())

@@ -1,10 +1,9 @@
 //! `koudai perplexity`: how well a model predicts a text.
 
-use std::io::BufWriter;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use koudai::Engine;
+use koudai::PartialFile;
 use koudai_eval::npy;
 use koudai_eval::perplexity::{Options, measure, windows};
 use serde_json::json;
@@ -58,7 +57,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if windows.is_empty() {
         bail!("{}: too short to predict anything", args.file);
     }
-    let create = |path: &PathBuf| LogitsFile::create(path, &engine);
+    let create = |path: &PathBuf| {
+        let rows = npy::Writer::new(PartialFile::create(path)?, engine.config().vocab_size);
+        rows.with_context(|| path.display().to_string())
+    };
     let mut logits = args.save_logits.as_ref().map(create).transpose()?;
     let total: usize = windows.iter().map(|w| w.len() - 1).sum();
     let mut progress = output::Progress::tokens();
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 bail!("interrupted");
             }
             match &mut logits {
-                Some(file) => file.row(row),
+                Some(file) => Ok(file.row(row)?),
                 None => Ok(()),
             }
         },
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     )?;
     drop(progress);
     if let Some(file) = logits {
-        file.finish()?;
+        file.finish()?.finish()?;
     }
     if args.json {
         let mut document = json!({
@@ -112,41 +114,4 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ))?;
     }
     Ok(())
-}
-
-/// Logits on their way to a file that gets its name when it is whole, and is gone if it never is.
-struct LogitsFile {
-    rows: Option<npy::Writer<BufWriter<std::fs::File>>>,
-    partial: PathBuf,
-    path: PathBuf,
-}
-
-impl LogitsFile {
-    fn create(path: &std::path::Path, engine: &Engine) -> anyhow::Result<LogitsFile> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
-        let partial = path.with_file_name(name);
-        let file =
-            std::fs::File::create(&partial).with_context(|| partial.display().to_string())?;
-        let rows = npy::Writer::new(BufWriter::new(file), engine.config().vocab_size)?;
-        Ok(LogitsFile { rows: Some(rows), partial, path: path.into() })
-    }
-
-    fn row(&mut self, logits: &[f32]) -> anyhow::Result<()> {
-        let rows = self.rows.as_mut().context("the file is finished")?;
-        rows.row(logits).with_context(|| self.partial.display().to_string())
-    }
-
-    fn finish(mut self) -> anyhow::Result<()> {
-        let rows = self.rows.take().context("the file is finished")?;
-        rows.finish()?.get_ref().sync_all()?;
-        std::fs::rename(&self.partial, &self.path).with_context(|| self.path.display().to_string())
-    }
-}
-
-impl Drop for LogitsFile {
-    fn drop(&mut self) {
-        // After a rename there is nothing left to remove.
-        let _ = std::fs::remove_file(&self.partial);
-    }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
     /// Run the prompt in many ways (threads, pieces, batch, caches) and show that all agree to the bit
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["stream", "session"])]
     prove_deterministic: bool,
     #[command(flatten)]
     generate: GenerateArgs,
