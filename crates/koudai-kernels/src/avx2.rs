@@ -8,8 +8,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::matrix::{PANEL_ROWS, Q4_HEADER_BYTES, q8_scale_bytes};
-use crate::num::f16_to_f32;
-use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, in_tiles};
+use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, by_planes, in_tiles};
+use crate::scalar::values_from;
 use crate::table::{ByKind, Heads, Kernels};
 use crate::vector::for_isa;
 
@@ -60,12 +60,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
     stride: usize,
 ) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe {
-        match x.planes {
-            2 => q4_planes::<GROUP, 2>(panel, x, out, stride),
-            _ => q4_planes::<GROUP, 1>(panel, x, out, stride),
-        }
-    }
+    unsafe { by_planes!(x.planes, |P| q4_planes::<GROUP, P>(panel, x, out, stride)) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -203,15 +198,9 @@ unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: 
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         for side in 0..2 {
-            if x.planes == 2 {
-                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<2, R>(
-                    panel, x, out, stride, side, row
-                ))
-            } else {
-                in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<1, R>(
-                    panel, x, out, stride, side, row
-                ))
-            }
+            by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<P, R>(
+                panel, x, out, stride, side, row
+            )))
         }
     }
 }
@@ -524,8 +513,9 @@ unsafe fn values(
             positions.clone(),
             out,
             row
-        ))
+        ));
     }
+    values_from(heads.head_dim / 8 * 8, heads, weights, values, positions, out);
 }
 
 #[inline]
@@ -561,20 +551,6 @@ unsafe fn values_tile<const R: usize>(
             }
             for (r, sum) in sums.into_iter().enumerate() {
                 _mm256_storeu_ps(out.as_mut_ptr().add((head + r) * dim + d), sum);
-            }
-        }
-        for d in whole..dim {
-            for r in 0..R {
-                let mut sum = 0.0f32;
-                for (i, position) in positions.clone().enumerate() {
-                    let at = position * dim + d;
-                    let value = match values {
-                        Values::F16(v) => f16_to_f32(*v.as_ptr().add(at)),
-                        Values::Q8(v, s) => *v.as_ptr().add(at) as f32 * *s.as_ptr().add(position),
-                    };
-                    sum += weight(r, i) * value;
-                }
-                *out.as_mut_ptr().add((head + r) * dim + d) = sum;
             }
         }
     }

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::matrix::{PANEL_ROWS, Q4_HEADER_BYTES, q8_scale_bytes};
-use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, in_tiles};
+use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, by_planes, in_tiles};
 use crate::table::{ByKind, Heads, Kernels};
 use crate::vector::for_isa;
 
@@ -56,15 +56,11 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        if x.planes == 2 {
-            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, 2, R>(
-                panel, x, out, stride, row
-            ))
-        } else {
-            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<GROUP, 1, R>(
-                panel, x, out, stride, row
-            ))
-        }
+        by_planes!(x.planes, |P| in_tiles!(
+            x.n_rows,
+            [8, 4, 2, 1],
+            |row, R| q4_tile::<GROUP, P, R>(panel, x, out, stride, row)
+        ))
     }
 }
 
@@ -203,11 +199,9 @@ unsafe fn quad(codes: *const i32) -> __m512i {
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        if x.planes == 2 {
-            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<2, R>(panel, x, out, stride, row))
-        } else {
-            in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<1, R>(panel, x, out, stride, row))
-        }
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<P, R>(
+            panel, x, out, stride, row
+        )))
     }
 }
 

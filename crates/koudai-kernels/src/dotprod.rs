@@ -14,7 +14,7 @@ use std::arch::asm;
 
 use crate::matrix::{Q4_HEADER_BYTES, q8_scale_bytes};
 use crate::neon::{self, add_group, add_mins, codes, halves, signed, store, width};
-use crate::rows::{ACTIVATION_GROUP, QuantizedRows, in_tiles};
+use crate::rows::{ACTIVATION_GROUP, QuantizedRows, by_planes, in_tiles};
 use crate::table::Kernels;
 
 pub(crate) fn supported() -> bool {
@@ -66,15 +66,14 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        if x.planes == 2 {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 2, R, { width(2 * R) }>(
-                panel, x, out, stride, row
-            ))
-        } else {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 1, R, { width(R) }>(
-                panel, x, out, stride, row
-            ))
-        }
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<
+            GROUP,
+            P,
+            R,
+            { width(P * R) },
+        >(
+            panel, x, out, stride, row
+        )))
     }
 }
 
@@ -140,15 +139,13 @@ pub(crate) unsafe fn q4_tile<
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        if x.planes == 2 {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<2, R, { width(2 * R) }>(
-                panel, x, out, stride, row
-            ))
-        } else {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<1, R, { width(R) }>(
-                panel, x, out, stride, row
-            ))
-        }
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<
+            P,
+            R,
+            { width(P * R) },
+        >(
+            panel, x, out, stride, row
+        )))
     }
 }
 

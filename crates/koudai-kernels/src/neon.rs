@@ -14,8 +14,8 @@ use std::arch::asm;
 use std::ops::Range;
 
 use crate::matrix::{PANEL_ROWS, Q4_HEADER_BYTES, q8_scale_bytes};
-use crate::num::f16_to_f32;
-use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, in_tiles};
+use crate::rows::{ACTIVATION_GROUP, Keys, QuantizedRows, Values, by_planes, in_tiles};
+use crate::scalar::values_from;
 use crate::table::{ByKind, Heads, Kernels};
 use crate::vector::for_isa;
 
@@ -149,15 +149,14 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        if x.planes == 2 {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 2, R, { width(2 * R) }>(
-                panel, x, out, stride, row
-            ))
-        } else {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 1, R, { width(R) }>(
-                panel, x, out, stride, row
-            ))
-        }
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<
+            GROUP,
+            P,
+            R,
+            { width(P * R) },
+        >(
+            panel, x, out, stride, row
+        )))
     }
 }
 
@@ -272,15 +271,13 @@ fn add_products([low, high]: [int16x8_t; 2], w: int8x16_t, a: int8x16_t) -> [int
 unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        if x.planes == 2 {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<2, R, { width(2 * R) }>(
-                panel, x, out, stride, row
-            ))
-        } else {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<1, R, { width(R) }>(
-                panel, x, out, stride, row
-            ))
-        }
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<
+            P,
+            R,
+            { width(P * R) },
+        >(
+            panel, x, out, stride, row
+        )))
     }
 }
 
@@ -608,8 +605,9 @@ unsafe fn values(
             positions.clone(),
             out,
             row
-        ))
+        ));
     }
+    values_from(heads.head_dim / 8 * 8, heads, weights, values, positions, out);
 }
 
 #[inline]
@@ -646,20 +644,6 @@ unsafe fn values_tile<const R: usize>(
                 }
             }
             store(&sums, out.as_mut_ptr().add(head * dim + d), dim);
-        }
-        for d in whole..dim {
-            for r in 0..R {
-                let mut sum = 0.0f32;
-                for (i, position) in positions.clone().enumerate() {
-                    let at = position * dim + d;
-                    let value = match values {
-                        Values::F16(v) => f16_to_f32(*v.as_ptr().add(at)),
-                        Values::Q8(v, s) => *v.as_ptr().add(at) as f32 * *s.as_ptr().add(position),
-                    };
-                    sum += weight(r, i) * value;
-                }
-                *out.as_mut_ptr().add((head + r) * dim + d) = sum;
-            }
         }
     }
 }

@@ -142,3 +142,18 @@ macro_rules! in_tiles {
 }
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use in_tiles;
+
+/// Runs a call with the constant `$size` set to the number of planes, 1 or 2.
+macro_rules! by_planes {
+    ($planes:expr, |$size:ident| $call:expr) => {
+        if $planes == 2 {
+            const $size: usize = 2;
+            $call
+        } else {
+            const $size: usize = 1;
+            $call
+        }
+    };
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use by_planes;

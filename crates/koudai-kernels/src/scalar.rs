@@ -202,16 +202,27 @@ fn scores(heads: Heads, q: &[f32], keys: Keys<'_>, blocks: Range<usize>, scores:
 }
 
 fn values(heads: Heads, weights: &[f32], v: Values<'_>, positions: Range<usize>, out: &mut [f32]) {
+    values_from(0, heads, weights, v, positions, out)
+}
+
+/// The sums from value `first` of each head on: all of them, or those that fill no vector.
+pub(crate) fn values_from(
+    first: usize,
+    heads: Heads,
+    weights: &[f32],
+    v: Values<'_>,
+    positions: Range<usize>,
+    out: &mut [f32],
+) {
     let dim = heads.head_dim;
     for (weights, out) in weights.chunks_exact(heads.stride).zip(out.chunks_exact_mut(dim)) {
-        out.fill(0.0);
-        for (position, weight) in positions.clone().zip(weights) {
-            for (d, out) in out.iter_mut().enumerate() {
-                *out += match v {
-                    Values::F16(v) => weight * f16_to_f32(v[position * dim + d]),
-                    Values::Q8(v, s) => weight * s[position] * v[position * dim + d] as f32,
-                };
-            }
+        for (d, out) in out.iter_mut().enumerate().skip(first) {
+            let at = |position: usize| position * dim + d;
+            let terms = positions.clone().zip(weights).map(|(p, weight)| match v {
+                Values::F16(v) => weight * f16_to_f32(v[at(p)]),
+                Values::Q8(v, s) => weight * s[p] * v[at(p)] as f32,
+            });
+            *out = terms.sum();
         }
     }
 }
