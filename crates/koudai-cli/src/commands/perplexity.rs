@@ -57,11 +57,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if windows.is_empty() {
         bail!("{}: too short to predict anything", args.file);
     }
+    let named = || args.save_logits.as_ref().map_or_else(String::new, |p| p.display().to_string());
     let create = |path: &PathBuf| {
-        let rows = npy::Writer::new(PartialFile::create(path)?, engine.config().vocab_size);
-        rows.with_context(|| path.display().to_string())
+        npy::Writer::new(PartialFile::create(path)?, engine.config().vocab_size)
     };
-    let mut logits = args.save_logits.as_ref().map(create).transpose()?;
+    let mut logits = args.save_logits.as_ref().map(create).transpose().with_context(named)?;
     let total: usize = windows.iter().map(|w| w.len() - 1).sum();
     let mut progress = output::Progress::tokens();
     let result = measure::<anyhow::Error>(
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 bail!("interrupted");
             }
             match &mut logits {
-                Some(file) => Ok(file.row(row)?),
+                Some(file) => file.row(row).with_context(named),
                 None => Ok(()),
             }
         },
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     )?;
     drop(progress);
     if let Some(file) = logits {
-        file.finish()?.finish()?;
+        file.finish().and_then(PartialFile::finish).with_context(named)?;
     }
     if args.json {
         let mut document = json!({
