@@ -103,6 +103,21 @@ pub fn q8_group(weights: &[f32], codes: &mut [u8]) -> u16 {
     best
 }
 
+/// Quantizes one group to 4 bits around zero, `w ≈ d·(q − 8)`; returns d as f16 bits.
+///
+/// The value of largest magnitude goes to code 0, the one farthest from zero, so d may be negative.
+/// Panics if the lengths differ; weights must be finite and at most [`MAX_WEIGHT`] in magnitude.
+pub fn q4s_group(weights: &[f32], codes: &mut [u8]) -> u16 {
+    assert_eq!(weights.len(), codes.len());
+    let farthest = weights.iter().fold(0.0f32, |a, w| if w.abs() > a.abs() { *w } else { a });
+    let d = f32_to_f16(farthest / -8.0);
+    let inverse = inverse(f16_to_f32(d));
+    for (w, q) in weights.iter().zip(codes) {
+        *q = (round(w * inverse) + 8.0).clamp(0.0, 15.0) as u8;
+    }
+    d
+}
+
 fn min_max(weights: &[f32]) -> (f32, f32) {
     weights
         .iter()

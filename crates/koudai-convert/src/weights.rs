@@ -258,6 +258,7 @@ impl Plan<'_> {
             TensorType::F32 => (Kind::F32, false),
             TensorType::F16 => (Kind::F16, false),
             TensorType::BF16 => (Kind::Bf16, false),
+            TensorType::Q4_0 if self.source.cols.is_multiple_of(64) => (Kind::Q4S32, true),
             TensorType::Q4_0 | TensorType::Q4_1 | TensorType::Q4_K => (Kind::Q4G32, true),
             TensorType::Q5_0 | TensorType::Q8_0 => (Kind::Q8, true),
             _ => (Kind::Q8, false),
@@ -266,11 +267,12 @@ impl Plan<'_> {
 
     fn scan_groups(&self) -> GroupScan {
         let mut scan = GroupScan { finite: true, fits_f16: true, mergeable: true };
+        let (native, _) = self.native_kind();
         let may_merge = self.source.kind == TensorType::Q4_1;
         for row in 0..self.source.rows {
             let (mut index, mut last) = (0, (0, 0));
             let _ = dequant::for_each_group(self.source.kind, self.source.row(row), |g| {
-                let (d, m) = stored_scales(g);
+                let (d, m) = stored_scales(native, g);
                 scan.finite &= g.d.is_finite() && g.m.is_finite();
                 scan.fits_f16 &= f16_to_f32(d).is_finite() && f16_to_f32(m).is_finite();
                 scan.mergeable &= may_merge && (index % 2 == 0 || last == (d, m));
@@ -327,22 +329,22 @@ impl GroupScan {
     }
 }
 
-/// A group's (d, m) as stored: 4-bit groups have their zero point folded into the minimum, which is
-/// exact for codes of up to 5 bits; 8-bit groups have no minimum.
-fn stored_scales(g: &dequant::Group) -> (u16, u16) {
-    let m = if g.zero == 8.0 { -8.0 * g.d } else { g.m };
+/// A group's (d, m) as stored. Kinds with a minimum have the zero point of 4-bit codes folded into
+/// it, which is exact.
+fn stored_scales(kind: Kind, g: &dequant::Group) -> (u16, u16) {
+    let m = if kind.zero() == 0 && g.zero == 8.0 { -8.0 * g.d } else { g.m };
     (f32_to_f16(g.d), f32_to_f16(m))
 }
 
-/// The first of `wanted` and the kinds after it whose groups divide `cols`.
+/// The first of `wanted` and the kinds after it whose blocks divide `cols`.
 pub(crate) fn fitting(wanted: Kind, cols: usize) -> Kind {
     let order: &[Kind] = match wanted {
         Kind::Q4G64 => &[Kind::Q4G64, Kind::Q4G32, Kind::Q8],
         Kind::Q4G32 => &[Kind::Q4G32, Kind::Q8],
         _ => &[],
     };
-    let fits = |k: &&Kind| cols.is_multiple_of(k.group());
-    let fallback = if wanted.is_quantized() && !cols.is_multiple_of(wanted.group()) {
+    let fits = |k: &&Kind| cols.is_multiple_of(k.block());
+    let fallback = if wanted.is_quantized() && !cols.is_multiple_of(wanted.block()) {
         Kind::F16
     } else {
         wanted
@@ -468,9 +470,9 @@ fn copy_codes(plan: &Plan<'_>, row: usize, lane: usize, writer: &mut PanelWriter
     let shift = if plan.source.kind == TensorType::Q5_0 { 112 } else { 0 };
     let (mut index, mut pair) = (0, [0; 64]);
     let _ = dequant::for_each_group(plan.source.kind, plan.source.row(row), |g| {
-        let (d, m) = stored_scales(g);
+        let (d, m) = stored_scales(plan.kind, g);
         if q8 {
-            writer.put_group(lane, index, d, 0, &g.q.map(|q| q + shift));
+            writer.put_group(lane, index, d, m, &g.q.map(|q| q + shift));
         } else if !g64 {
             writer.put_group(lane, index, d, m, &g.q);
         } else if index % 2 == 0 {
@@ -499,6 +501,7 @@ pub(crate) fn put_row(
     for (i, group) in values.chunks_exact(kind.group()).enumerate() {
         let (d, m) = match kind {
             Kind::Q8 => (quantize::q8_group(group, codes), 0),
+            Kind::Q4S32 => (quantize::q4s_group(group, codes), 0),
             _ => q4_group(group, codes),
         };
         writer.put_group(lane, i, d, m, codes);

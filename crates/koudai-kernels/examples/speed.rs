@@ -15,7 +15,7 @@ fn main() {
         "isa", "kind", "planes", "rows", "ns/1000 w", "Gproducts/s"
     );
     for kernels in Kernels::available() {
-        for kind in [Kind::Q4G64, Kind::Q4G32, Kind::Q8] {
+        for kind in [Kind::Q4G64, Kind::Q4S32, Kind::Q4G32, Kind::Q8] {
             let data = vec![0x11; kind.matrix_bytes(rows, cols).expect("a possible shape")];
             let w = Matrix::new(kind, rows, cols, &data).expect("the right size");
             for planes in [1, 2] {

@@ -22,15 +22,17 @@ pub(crate) fn supported() -> bool {
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "avx2",
     matmul_q8,
-    matmul_q4g32: matmul_q4::<32>,
-    matmul_q4g64: matmul_q4::<64>,
+    matmul_q4g32: matmul_q4::<32, 32>,
+    matmul_q4g64: matmul_q4::<64, 64>,
+    matmul_q4s32: matmul_q4::<64, 32>,
     matmul_f32: ByKind {
         f32: matmul_float::<4>,
         f16: matmul_float::<2>,
         bf16: matmul_float::<3>,
         q8: matmul_f32_q8,
-        q4g32: matmul_f32_q4::<32>,
-        q4g64: matmul_f32_q4::<64>,
+        q4g32: matmul_f32_q4::<32, 32>,
+        q4g64: matmul_f32_q4::<64, 64>,
+        q4s32: matmul_f32_q4::<64, 32>,
     },
     quantize: vector::quantize,
     rms_norm: vector::rms_norm,
@@ -53,18 +55,18 @@ unsafe fn halves(at: *const u8) -> __m256 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn matmul_q4<const GROUP: usize>(
+unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
     stride: usize,
 ) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe { by_planes!(x.planes, |P| q4_planes::<GROUP, P>(panel, x, out, stride)) }
+    unsafe { by_planes!(x.planes, |P| q4_planes::<BLOCK, GROUP, P>(panel, x, out, stride)) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q4_planes<const GROUP: usize, const PLANES: usize>(
+unsafe fn q4_planes<const BLOCK: usize, const GROUP: usize, const PLANES: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -74,13 +76,13 @@ unsafe fn q4_planes<const GROUP: usize, const PLANES: usize>(
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         for side in 0..2 {
-            in_tiles!(pairs, [4, 2], |row, R| q4_tile::<GROUP, PLANES, R, 1>(
+            in_tiles!(pairs, [4, 2], |row, R| q4_tile::<BLOCK, GROUP, PLANES, R, 1>(
                 panel, x, out, stride, side, row
             ));
         }
         if pairs < x.n_rows {
             // A row alone has registers for both sides, so the panel is read once, in order.
-            q4_tile::<GROUP, PLANES, 1, 2>(panel, x, out, stride, 0, pairs);
+            q4_tile::<BLOCK, GROUP, PLANES, 1, 2>(panel, x, out, stride, 0, pairs);
         }
     }
 }
@@ -88,7 +90,13 @@ unsafe fn q4_planes<const GROUP: usize, const PLANES: usize>(
 /// `SIDES` halves of a panel from `side` on (8 rows each), times a tile of activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const SIDES: usize>(
+unsafe fn q4_tile<
+    const BLOCK: usize,
+    const GROUP: usize,
+    const PLANES: usize,
+    const R: usize,
+    const SIDES: usize,
+>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -98,7 +106,7 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
     let (nibble, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let mut sums = [[_mm256_setzero_ps(); SIDES]; R];
         let mut at = panel.as_ptr();
@@ -106,7 +114,7 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const
         while xg < x_groups {
             let header = at.add(side * 16);
             at = at.add(Q4_HEADER_BYTES);
-            for _ in 0..GROUP / ACTIVATION_GROUP {
+            for input in (0..BLOCK).step_by(ACTIVATION_GROUP) {
                 let mut dots = [[[_mm256_setzero_si256(); PLANES]; SIDES]; R];
                 for line in 0..4 {
                     for half in 0..SIDES {
@@ -130,8 +138,7 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let min = _mm256_set1_ps(*x.mins.get_unchecked((row + r) * x_groups + xg));
                     for (half, sum) in sums.iter_mut().enumerate() {
-                        let (d, m) =
-                            (halves(header.add(half * 16)), halves(header.add(32 + half * 16)));
+                        let (d, m) = q4_scales::<BLOCK, GROUP>(header.add(half * 16), input);
                         let dots = dots[r][half].map(|dot| _mm256_madd_epi16(dot, ones));
                         *sum = _mm256_fmadd_ps(d, scaled(x, row + r, xg, dots), *sum);
                         *sum = _mm256_fmadd_ps(m, min, *sum);
@@ -146,6 +153,23 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const
                 _mm256_storeu_ps(out.add((row + r) * stride + (side + half) * 8), sum);
             }
         }
+    }
+}
+
+/// (d, m) of 8 rows for inputs from `input` on in a block of 4-bit codes; see `scalar::q4_scales`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn q4_scales<const BLOCK: usize, const GROUP: usize>(
+    header: *const u8,
+    input: usize,
+) -> (__m256, __m256) {
+    // SAFETY: the caller has the rows' side of a header of 64 bytes there.
+    unsafe {
+        if BLOCK == GROUP {
+            return (halves(header), halves(header.add(32)));
+        }
+        let d = halves(header.add(input / GROUP * 32));
+        (d, _mm256_mul_ps(d, _mm256_set1_ps(-8.0)))
     }
 }
 
@@ -250,7 +274,7 @@ unsafe fn q8_tile<const PLANES: usize, const R: usize>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn matmul_f32_q4<const GROUP: usize>(
+unsafe fn matmul_f32_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &[f32],
     n_rows: usize,
@@ -261,7 +285,7 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
     unsafe {
         for side in 0..2 {
             let cols = x.len() / n_rows;
-            in_tiles!(n_rows, [2, 1], |row, R| f32_q4_tile::<GROUP, R>(
+            in_tiles!(n_rows, [2, 1], |row, R| f32_q4_tile::<BLOCK, GROUP, R>(
                 panel, x, cols, out, stride, side, row
             ))
         }
@@ -271,7 +295,7 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 #[allow(clippy::too_many_arguments)] // a kernel's inner tile
-unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
+unsafe fn f32_q4_tile<const BLOCK: usize, const GROUP: usize, const R: usize>(
     panel: &[u8],
     x: &[f32],
     cols: usize,
@@ -282,14 +306,14 @@ unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
 ) {
     let mut sums = [[_mm256_setzero_ps(); 4]; R];
     let nibble = _mm256_set1_epi32(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let mut at = panel.as_ptr();
-        for g in 0..cols / GROUP {
-            let d = halves(at.add(side * 16));
-            let m = halves(at.add(32 + side * 16));
+        for block in 0..cols / BLOCK {
+            let header = at.add(side * 16);
             at = at.add(Q4_HEADER_BYTES);
-            for line in 0..GROUP / 8 {
+            for line in 0..BLOCK / 8 {
+                let (d, m) = q4_scales::<BLOCK, GROUP>(header, line * 8);
                 let mut bytes = _mm256_loadu_si256(at.add(line * 64 + side * 32).cast());
                 for j in 0..4 {
                     let low = _mm256_and_si256(bytes, nibble);
@@ -298,13 +322,13 @@ unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
                     let low = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), d, m);
                     let high = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), d, m);
                     for (r, sums) in sums.iter_mut().enumerate() {
-                        let x = x.as_ptr().add((row + r) * cols + g * GROUP + line * 8 + j);
+                        let x = x.as_ptr().add((row + r) * cols + block * BLOCK + line * 8 + j);
                         sums[j] = _mm256_fmadd_ps(low, _mm256_set1_ps(*x), sums[j]);
                         sums[j] = _mm256_fmadd_ps(high, _mm256_set1_ps(*x.add(4)), sums[j]);
                     }
                 }
             }
-            at = at.add(GROUP * 8);
+            at = at.add(BLOCK * 8);
         }
         store(sums, out.add(side * 8), stride, row);
     }

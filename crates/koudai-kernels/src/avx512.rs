@@ -25,15 +25,17 @@ pub(crate) fn supported() -> bool {
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "avx512",
     matmul_q8,
-    matmul_q4g32: matmul_q4::<32>,
-    matmul_q4g64: matmul_q4::<64>,
+    matmul_q4g32: matmul_q4::<32, 32>,
+    matmul_q4g64: matmul_q4::<64, 64>,
+    matmul_q4s32: matmul_q4::<64, 32>,
     matmul_f32: ByKind {
         f32: matmul_float::<4>,
         f16: matmul_float::<2>,
         bf16: matmul_float::<3>,
         q8: matmul_f32_q8,
-        q4g32: matmul_f32_q4::<32>,
-        q4g64: matmul_f32_q4::<64>,
+        q4g32: matmul_f32_q4::<32, 32>,
+        q4g64: matmul_f32_q4::<64, 64>,
+        q4s32: matmul_f32_q4::<64, 32>,
     },
     quantize: vector::quantize,
     rms_norm: vector::rms_norm,
@@ -48,7 +50,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
 for_isa!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c");
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn matmul_q4<const GROUP: usize>(
+unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -56,17 +58,20 @@ unsafe fn matmul_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        by_planes!(x.planes, |P| in_tiles!(
-            x.n_rows,
-            [8, 4, 2, 1],
-            |row, R| q4_tile::<GROUP, P, R>(panel, x, out, stride, row)
-        ))
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<
+            BLOCK,
+            GROUP,
+            P,
+            R,
+        >(
+            panel, x, out, stride, row
+        )))
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
+unsafe fn q4_tile<const BLOCK: usize, const GROUP: usize, const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -75,17 +80,17 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
     let nibble = _mm512_set1_epi8(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let rows = Tile::<PLANES>::new(x, row);
         let mut sums = [_mm512_setzero_ps(); R];
         let mut at = panel.as_ptr();
         let mut xg = 0;
         while xg < x_groups {
-            let d = _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
-            let m = _mm512_cvtph_ps(_mm256_loadu_si256(at.add(32).cast()));
+            let header = at;
             at = at.add(Q4_HEADER_BYTES);
-            for _ in 0..GROUP / ACTIVATION_GROUP {
+            for input in (0..BLOCK).step_by(ACTIVATION_GROUP) {
+                let (d, m) = q4_scales::<BLOCK, GROUP>(header, input);
                 let mut dots = [[_mm512_setzero_si512(); PLANES]; R];
                 for line in 0..4 {
                     let bytes = _mm512_loadu_si512(at.add(line * 64).cast());
@@ -112,6 +117,22 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize>(
             _mm512_storeu_ps(out.add((row + r) * stride), sum);
         }
     }
+}
+
+/// (d, m) of inputs from `input` on in a block of 4-bit codes; see `scalar::q4_scales`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn q4_scales<const BLOCK: usize, const GROUP: usize>(
+    header: *const u8,
+    input: usize,
+) -> (__m512, __m512) {
+    // SAFETY: the caller has a header of 64 bytes there.
+    let halves = |at| unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(header.add(at).cast())) };
+    if BLOCK == GROUP {
+        return (halves(0), halves(32));
+    }
+    let d = halves(input / GROUP * 32);
+    (d, _mm512_mul_ps(d, _mm512_set1_ps(-8.0)))
 }
 
 /// Asks for the weights that come 2 KB later, maybe of the next panel. The hardware's own prefetching
@@ -247,7 +268,7 @@ unsafe fn q8_tile<const PLANES: usize, const R: usize>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn matmul_f32_q4<const GROUP: usize>(
+unsafe fn matmul_f32_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &[f32],
     n_rows: usize,
@@ -256,7 +277,7 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        in_tiles!(n_rows, [4, 2, 1], |row, R| f32_q4_tile::<GROUP, R>(
+        in_tiles!(n_rows, [4, 2, 1], |row, R| f32_q4_tile::<BLOCK, GROUP, R>(
             panel,
             x,
             x.len() / n_rows,
@@ -269,7 +290,7 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
+unsafe fn f32_q4_tile<const BLOCK: usize, const GROUP: usize, const R: usize>(
     panel: &[u8],
     x: &[f32],
     cols: usize,
@@ -279,14 +300,14 @@ unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
 ) {
     let mut sums = [[_mm512_setzero_ps(); 4]; R];
     let nibble = _mm512_set1_epi32(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let mut at = panel.as_ptr();
-        for g in 0..cols / GROUP {
-            let d = _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
-            let m = _mm512_cvtph_ps(_mm256_loadu_si256(at.add(32).cast()));
+        for block in 0..cols / BLOCK {
+            let header = at;
             at = at.add(Q4_HEADER_BYTES);
-            for line in 0..GROUP / 8 {
+            for line in 0..BLOCK / 8 {
+                let (d, m) = q4_scales::<BLOCK, GROUP>(header, line * 8);
                 let mut bytes = _mm512_loadu_si512(at.add(line * 64).cast());
                 for j in 0..4 {
                     let low = _mm512_and_si512(bytes, nibble);
@@ -295,13 +316,13 @@ unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
                     let low = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), d, m);
                     let high = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), d, m);
                     for (r, sums) in sums.iter_mut().enumerate() {
-                        let x = x.as_ptr().add((row + r) * cols + g * GROUP + line * 8 + j);
+                        let x = x.as_ptr().add((row + r) * cols + block * BLOCK + line * 8 + j);
                         sums[j] = _mm512_fmadd_ps(low, _mm512_set1_ps(*x), sums[j]);
                         sums[j] = _mm512_fmadd_ps(high, _mm512_set1_ps(*x.add(4)), sums[j]);
                     }
                 }
             }
-            at = at.add(GROUP * 8);
+            at = at.add(BLOCK * 8);
         }
         store(sums, out, stride, row);
     }

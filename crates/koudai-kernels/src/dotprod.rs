@@ -13,7 +13,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use crate::matrix::{Q4_HEADER_BYTES, q8_scale_bytes};
-use crate::neon::{self, add_group, add_mins, codes, halves, signed, store, width};
+use crate::neon::{self, add_group, add_mins, codes, halves, q4_scales, signed, store, width};
 use crate::rows::{ACTIVATION_GROUP, QuantizedRows, by_planes, in_tiles};
 use crate::table::Kernels;
 
@@ -24,8 +24,9 @@ pub(crate) fn supported() -> bool {
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "dotprod",
     matmul_q8,
-    matmul_q4g32: matmul_q4::<32>,
-    matmul_q4g64: matmul_q4::<64>,
+    matmul_q4g32: matmul_q4::<32, 32>,
+    matmul_q4g64: matmul_q4::<64, 64>,
+    matmul_q4s32: matmul_q4::<64, 32>,
     ..neon::KERNELS
 };
 
@@ -58,7 +59,7 @@ fn sdot16(sum: int32x4_t, [w0, w1, w2, w3]: [int8x16_t; 4], a: int8x16_t) -> int
 }
 
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn matmul_q4<const GROUP: usize>(
+unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -67,6 +68,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<
+            BLOCK,
             GROUP,
             P,
             R,
@@ -81,6 +83,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(crate) unsafe fn q4_tile<
+    const BLOCK: usize,
     const GROUP: usize,
     const PLANES: usize,
     const R: usize,
@@ -94,17 +97,17 @@ pub(crate) unsafe fn q4_tile<
 ) {
     let groups = x.cols / ACTIVATION_GROUP;
     let nibble = vdupq_n_u8(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         for part in (0..4).step_by(V) {
             let mut sums = [[vdupq_n_f32(0.0); V]; R];
             let mut at = panel.as_ptr();
             let mut g = 0;
             while g < groups {
-                let d = halves::<V>(at.add(part * 8));
-                let m = halves::<V>(at.add(32 + part * 8));
+                let header = at.add(part * 8);
                 at = at.add(Q4_HEADER_BYTES);
-                for _ in 0..GROUP / ACTIVATION_GROUP {
+                for input in (0..BLOCK).step_by(ACTIVATION_GROUP) {
+                    let (d, m) = q4_scales::<BLOCK, GROUP, V>(header, input);
                     let mut dots = [[[vdupq_n_s32(0); V]; PLANES]; R];
                     for lines in [0, 2] {
                         for v in 0..V {

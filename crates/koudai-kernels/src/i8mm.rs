@@ -16,7 +16,7 @@ use std::arch::asm;
 
 use crate::dotprod;
 use crate::matrix::{Q4_HEADER_BYTES, q8_scale_bytes};
-use crate::neon::{add_group, add_mins, halves, store};
+use crate::neon::{add_group, add_mins, halves, q4_scales, store};
 use crate::rows::{ACTIVATION_GROUP, QuantizedRows, in_tiles};
 use crate::table::Kernels;
 
@@ -27,8 +27,9 @@ pub(crate) fn supported() -> bool {
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "i8mm",
     matmul_q8,
-    matmul_q4g32: matmul_q4::<32>,
-    matmul_q4g64: matmul_q4::<64>,
+    matmul_q4g32: matmul_q4::<32, 32>,
+    matmul_q4g64: matmul_q4::<64, 64>,
+    matmul_q4s32: matmul_q4::<64, 32>,
     ..dotprod::KERNELS
 };
 
@@ -100,7 +101,7 @@ unsafe fn pair(x: &QuantizedRows<'_>, n: usize, k: usize) -> [int8x16_t; 2] {
 }
 
 #[target_feature(enable = "neon,dotprod,i8mm")]
-unsafe fn matmul_q4<const GROUP: usize>(
+unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -109,17 +110,17 @@ unsafe fn matmul_q4<const GROUP: usize>(
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         if x.planes == 2 {
-            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<GROUP, 2, R, { width(R) }>(
+            in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<BLOCK, GROUP, 2, R, { width(R) }>(
                 panel, x, out, stride, row
             ));
             return;
         }
         let paired = x.n_rows / 2 * 2;
-        in_tiles!(paired, [4, 2], |row, R| q4_tile::<GROUP, 1, R, { width(R) }>(
+        in_tiles!(paired, [4, 2], |row, R| q4_tile::<BLOCK, GROUP, 1, R, { width(R) }>(
             panel, x, out, stride, row
         ));
         if paired < x.n_rows {
-            dotprod::q4_tile::<GROUP, 1, 1, 4>(panel, x, out, stride, paired);
+            dotprod::q4_tile::<BLOCK, GROUP, 1, 1, 4>(panel, x, out, stride, paired);
         }
     }
 }
@@ -133,7 +134,13 @@ const fn width(rows: usize) -> usize {
 /// even.
 #[inline]
 #[target_feature(enable = "neon,dotprod,i8mm")]
-unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const V: usize>(
+unsafe fn q4_tile<
+    const BLOCK: usize,
+    const GROUP: usize,
+    const PLANES: usize,
+    const R: usize,
+    const V: usize,
+>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -142,17 +149,17 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const
 ) {
     let groups = x.cols / ACTIVATION_GROUP;
     let nibble = vdupq_n_u8(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         for part in (0..4).step_by(V) {
             let mut sums = [[vdupq_n_f32(0.0); V]; R];
             let mut at = panel.as_ptr();
             let mut g = 0;
             while g < groups {
-                let d = halves::<V>(at.add(part * 8));
-                let m = halves::<V>(at.add(32 + part * 8));
+                let header = at.add(part * 8);
                 at = at.add(Q4_HEADER_BYTES);
-                for _ in 0..GROUP / ACTIVATION_GROUP {
+                for input in (0..BLOCK).step_by(ACTIVATION_GROUP) {
+                    let (d, m) = q4_scales::<BLOCK, GROUP, V>(header, input);
                     let mut dots = [[[vdupq_n_s32(0); V]; PLANES]; R];
                     for lines in [0, 2] {
                         for v in 0..V {

@@ -7,6 +7,8 @@
 //!   `[16 × d: f16][16 × m: f16][codes]`. Codes come in lines of 64 bytes holding 8 inputs: byte
 //!   `4·row + j` has the code of input `8·line + j` in its low nibble and of input `8·line + 4 + j`
 //!   in its high nibble.
+//! - **q4s32**, `w = d·(q − 8)`: as q4 with groups of 64, but where the minima would be there are the
+//!   scales of the second 32 inputs.
 //! - **q8**, `w = d·(q − 128)`: first all scales, `[16 × d: f16]` per group of 32 inputs (padded to
 //!   64 bytes), then codes in lines of 64 bytes holding 4 inputs: byte `4·row + j`.
 //! - **f32, f16, bf16**: 16 values (one per row) for input 0, then for input 1, and so on.
@@ -35,12 +37,14 @@ pub enum Kind {
     Q4G32 = 5,
     /// 4-bit codes, f16 scale and minimum per 64 inputs: 4.5 bits per weight.
     Q4G64 = 6,
+    /// 4-bit codes around 8, f16 scale per 32 inputs, stored in pairs: 4.5 bits per weight.
+    Q4S32 = 7,
 }
 
 impl Kind {
     /// All kinds, in the order of their codes.
-    pub const ALL: [Kind; 6] =
-        [Kind::F32, Kind::F16, Kind::Bf16, Kind::Q8, Kind::Q4G32, Kind::Q4G64];
+    pub const ALL: [Kind; 7] =
+        [Kind::F32, Kind::F16, Kind::Bf16, Kind::Q8, Kind::Q4G32, Kind::Q4G64, Kind::Q4S32];
 
     /// The kind with this code, as written in files.
     pub fn from_code(code: u8) -> Option<Kind> {
@@ -56,15 +60,30 @@ impl Kind {
             Kind::Q8 => "q8",
             Kind::Q4G32 => "q4g32",
             Kind::Q4G64 => "q4g64",
+            Kind::Q4S32 => "q4s32",
         }
     }
 
-    /// Inputs that share a scale; 1 for floats. `cols` must be a multiple of it.
+    /// Inputs that share a scale; 1 for floats.
     pub fn group(self) -> usize {
         match self {
             Kind::F32 | Kind::F16 | Kind::Bf16 => 1,
-            Kind::Q8 | Kind::Q4G32 => 32,
+            Kind::Q8 | Kind::Q4G32 | Kind::Q4S32 => 32,
             Kind::Q4G64 => 64,
+        }
+    }
+
+    /// Inputs that are stored together, one group or two: `cols` must be a multiple of it.
+    pub fn block(self) -> usize {
+        if self == Kind::Q4S32 { 64 } else { self.group() }
+    }
+
+    /// The code of 0 in the kinds that have no minimum, 0 in the others.
+    pub fn zero(self) -> u8 {
+        match self {
+            Kind::Q8 => 128,
+            Kind::Q4S32 => 8,
+            _ => 0,
         }
     }
 
@@ -73,17 +92,18 @@ impl Kind {
         self.group() > 1
     }
 
-    /// Bytes of one panel of 16 rows, or `None` if `cols` doesn't fit the group or overflows.
+    /// Bytes of one panel of 16 rows, or `None` if `cols` doesn't fit the block or overflows.
     pub fn panel_bytes(self, cols: usize) -> Option<usize> {
-        if cols == 0 || !cols.is_multiple_of(self.group()) {
+        if cols == 0 || !cols.is_multiple_of(self.block()) {
             return None;
         }
         match self {
             Kind::F32 => cols.checked_mul(64),
             Kind::F16 | Kind::Bf16 => cols.checked_mul(32),
             Kind::Q8 => cols.checked_mul(16)?.checked_add(q8_scale_bytes(cols)),
-            Kind::Q4G32 => (cols / 32).checked_mul(Q4_HEADER_BYTES + 32 * 8),
-            Kind::Q4G64 => (cols / 64).checked_mul(Q4_HEADER_BYTES + 64 * 8),
+            Kind::Q4G32 | Kind::Q4G64 | Kind::Q4S32 => {
+                (cols / self.block()).checked_mul(Q4_HEADER_BYTES + self.block() * 8)
+            }
         }
     }
 
@@ -96,8 +116,26 @@ impl Kind {
     }
 }
 
-/// Bytes of scales and minima that open a q4 group: 16 × d and 16 × m.
+/// Bytes that open a block of 4-bit codes: 16 × d and 16 × m, or 16 × d of either group.
 pub(crate) const Q4_HEADER_BYTES: usize = 64;
+
+/// Where a group of 4-bit codes lies in its panel.
+struct Q4Place {
+    d: usize,
+    /// Of the minima, if the kind has them.
+    m: Option<usize>,
+    codes: usize,
+}
+
+impl Q4Place {
+    fn new(kind: Kind, group: usize) -> Q4Place {
+        let at = group * kind.group();
+        let start = at / kind.block() * (Q4_HEADER_BYTES + kind.block() * 8);
+        let inside = at % kind.block();
+        let m = (kind != Kind::Q4S32).then_some(start + 32);
+        Q4Place { d: start + inside, m, codes: start + Q4_HEADER_BYTES + inside * 8 }
+    }
+}
 
 /// Bytes of the scales that open a q8 panel.
 pub(crate) const fn q8_scale_bytes(cols: usize) -> usize {
@@ -114,12 +152,12 @@ pub struct Matrix<'a> {
     data: &'a [u8],
 }
 
-/// One group of quantized weights of one row: `w = d·q + m` (q4) or `w = d·(q − 128)` (q8, m = 0).
+/// One group of quantized weights of one row: `w = d·(q − zero) + m`, with [`Kind::zero`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Scale, as f16 bits.
     pub d: u16,
-    /// Minimum, as f16 bits; 0 for q8.
+    /// Minimum, as f16 bits; 0 for kinds that have none.
     pub m: u16,
     /// Codes, one byte each; `kind.group()` of them.
     pub q: Vec<u8>,
@@ -181,15 +219,15 @@ impl<'a> Matrix<'a> {
             let q = (0..32).map(|i| codes[i / 4 * 64 + lane * 4 + i % 4]).collect();
             return Group { d: half(group * 32 + lane * 2), m: 0, q };
         }
-        let start = group * (Q4_HEADER_BYTES + size * 8);
-        let codes = &panel[start + Q4_HEADER_BYTES..][..size * 8];
+        let place = Q4Place::new(self.kind, group);
+        let codes = &panel[place.codes..][..size * 8];
         let code = |i: usize| {
             let byte = codes[i / 8 * 64 + lane * 4 + i % 4];
             if i % 8 < 4 { byte & 15 } else { byte >> 4 }
         };
         Group {
-            d: half(start + lane * 2),
-            m: half(start + 32 + lane * 2),
+            d: half(place.d + lane * 2),
+            m: place.m.map_or(0, |m| half(m + lane * 2)),
             q: (0..size).map(code).collect(),
         }
     }
@@ -223,14 +261,13 @@ impl<'a> Matrix<'a> {
                     *value = d * (codes[i / 4 * 64 + lane * 4 + i % 4] as f32 - 128.0);
                 }
             }
-            Kind::Q4G32 | Kind::Q4G64 => {
+            Kind::Q4G32 | Kind::Q4G64 | Kind::Q4S32 => {
                 let size = self.kind.group();
-                let group_bytes = Q4_HEADER_BYTES + size * 8;
                 for (g, values) in out.chunks_exact_mut(size).enumerate() {
-                    let start = g * group_bytes;
-                    let d = f16_to_f32(half(start + lane * 2));
-                    let m = f16_to_f32(half(start + 32 + lane * 2));
-                    let lines = panel[start + Q4_HEADER_BYTES..][..size * 8].chunks_exact(64);
+                    let place = Q4Place::new(self.kind, g);
+                    let d = f16_to_f32(half(place.d + lane * 2));
+                    let m = place.m.map_or(-8.0 * d, |m| f16_to_f32(half(m + lane * 2)));
+                    let lines = panel[place.codes..][..size * 8].chunks_exact(64);
                     for (line, values) in lines.zip(values.chunks_exact_mut(8)) {
                         for j in 0..4 {
                             let byte = line[lane * 4 + j];
@@ -268,8 +305,8 @@ impl<'a> PanelWriter<'a> {
         let size = self.kind.group();
         assert!(self.kind.is_quantized() && lane < PANEL_ROWS);
         assert!(q.len() == size && group < self.cols / size);
+        assert!(self.kind.zero() == 0 || m == 0, "{} has no minimum", self.kind.name());
         if self.kind == Kind::Q8 {
-            assert_eq!(m, 0, "q8 has no minimum");
             let codes_at = q8_scale_bytes(self.cols) + group * 512;
             self.data[group * 32 + lane * 2..][..2].copy_from_slice(&d.to_le_bytes());
             for (i, &code) in q.iter().enumerate() {
@@ -277,12 +314,14 @@ impl<'a> PanelWriter<'a> {
             }
             return;
         }
-        let start = group * (Q4_HEADER_BYTES + size * 8);
-        self.data[start + lane * 2..][..2].copy_from_slice(&d.to_le_bytes());
-        self.data[start + 32 + lane * 2..][..2].copy_from_slice(&m.to_le_bytes());
+        let place = Q4Place::new(self.kind, group);
+        self.data[place.d + lane * 2..][..2].copy_from_slice(&d.to_le_bytes());
+        if let Some(at) = place.m {
+            self.data[at + lane * 2..][..2].copy_from_slice(&m.to_le_bytes());
+        }
         for (i, &code) in q.iter().enumerate() {
             assert!(code < 16, "a 4-bit code");
-            let byte = &mut self.data[start + Q4_HEADER_BYTES + i / 8 * 64 + lane * 4 + i % 4];
+            let byte = &mut self.data[place.codes + i / 8 * 64 + lane * 4 + i % 4];
             *byte |= if i % 8 < 4 { code } else { code << 4 };
         }
     }
@@ -334,12 +373,13 @@ mod tests {
                     let (mut values, mut groups) = (Vec::new(), Vec::new());
                     for g in 0..cols / kind.group() {
                         let d = f32_to_f16(next() as f32 / 65536.0);
-                        let m = if kind == Kind::Q8 { 0 } else { f32_to_f16(-(next() as f32)) };
+                        let has_minimum = kind.zero() == 0;
+                        let m = if has_minimum { f32_to_f16(-(next() as f32)) } else { 0 };
                         let limit = if kind == Kind::Q8 { 256 } else { 16 };
                         let q: Vec<u8> =
                             (0..kind.group()).map(|_| (next() % limit) as u8).collect();
                         panel.put_group(lane, g, d, m, &q);
-                        let zero = if kind == Kind::Q8 { 128.0 } else { 0.0 };
+                        let zero = kind.zero() as f32;
                         values.extend(
                             q.iter().map(|&q| f16_to_f32(d) * (q as f32 - zero) + f16_to_f32(m)),
                         );
@@ -363,6 +403,7 @@ mod tests {
     #[test]
     fn impossible_shapes_have_no_size() {
         assert_eq!(Kind::Q4G64.matrix_bytes(16, 96), None);
+        assert_eq!(Kind::Q4S32.matrix_bytes(16, 96), None);
         assert_eq!(Kind::Q8.matrix_bytes(0, 64), None);
         assert_eq!(Kind::F32.matrix_bytes(1 << 40, 1 << 40), None);
         assert_eq!(Kind::Q4G64.matrix_bytes(65536, 896), Some(65536 * 896 / 16 * 9));

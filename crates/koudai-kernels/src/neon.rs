@@ -26,15 +26,17 @@ pub(crate) fn supported() -> bool {
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "neon",
     matmul_q8,
-    matmul_q4g32: matmul_q4::<32>,
-    matmul_q4g64: matmul_q4::<64>,
+    matmul_q4g32: matmul_q4::<32, 32>,
+    matmul_q4g64: matmul_q4::<64, 64>,
+    matmul_q4s32: matmul_q4::<64, 32>,
     matmul_f32: ByKind {
         f32: matmul_float::<4>,
         f16: matmul_float::<2>,
         bf16: matmul_float::<3>,
         q8: matmul_f32_q8,
-        q4g32: matmul_f32_q4::<32>,
-        q4g64: matmul_f32_q4::<64>,
+        q4g32: matmul_f32_q4::<32, 32>,
+        q4g64: matmul_f32_q4::<64, 64>,
+        q4s32: matmul_f32_q4::<64, 32>,
     },
     quantize: vector::quantize,
     rms_norm: vector::rms_norm,
@@ -59,6 +61,24 @@ pub(crate) unsafe fn halves<const V: usize>(at: *const u8) -> [float32x4_t; V] {
         *wide = vcvt_f32_f16(vreinterpret_f16_u16(bits));
     }
     wide
+}
+
+/// (d, m) of 4 · `V` rows for inputs from `input` on in a block of 4-bit codes; see
+/// `scalar::q4_scales`.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(crate) unsafe fn q4_scales<const BLOCK: usize, const GROUP: usize, const V: usize>(
+    header: *const u8,
+    input: usize,
+) -> ([float32x4_t; V], [float32x4_t; V]) {
+    // SAFETY: the caller has the rows' part of a header of 64 bytes there.
+    unsafe {
+        if BLOCK == GROUP {
+            return (halves(header), halves(header.add(32)));
+        }
+        let d = halves(header.add(input / GROUP * 32));
+        (d, d.map(|d| vmulq_n_f32(d, -8.0)))
+    }
 }
 
 /// 16 codes of a row from input `k` on.
@@ -141,7 +161,7 @@ pub(crate) const fn width(code_rows: usize) -> usize {
 }
 
 #[target_feature(enable = "neon")]
-unsafe fn matmul_q4<const GROUP: usize>(
+unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -150,6 +170,7 @@ unsafe fn matmul_q4<const GROUP: usize>(
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q4_tile::<
+            BLOCK,
             GROUP,
             P,
             R,
@@ -163,7 +184,13 @@ unsafe fn matmul_q4<const GROUP: usize>(
 /// A panel times a tile of activation rows, 4 · `V` rows of the panel at a time.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const V: usize>(
+unsafe fn q4_tile<
+    const BLOCK: usize,
+    const GROUP: usize,
+    const PLANES: usize,
+    const R: usize,
+    const V: usize,
+>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -172,17 +199,17 @@ unsafe fn q4_tile<const GROUP: usize, const PLANES: usize, const R: usize, const
 ) {
     let groups = x.cols / ACTIVATION_GROUP;
     let nibble = vdupq_n_u8(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         for part in (0..4).step_by(V) {
             let mut sums = [[vdupq_n_f32(0.0); V]; R];
             let mut at = panel.as_ptr();
             let mut g = 0;
             while g < groups {
-                let d = halves::<V>(at.add(part * 8));
-                let m = halves::<V>(at.add(32 + part * 8));
+                let header = at.add(part * 8);
                 at = at.add(Q4_HEADER_BYTES);
-                for _ in 0..GROUP / ACTIVATION_GROUP {
+                for input in (0..BLOCK).step_by(ACTIVATION_GROUP) {
+                    let (d, m) = q4_scales::<BLOCK, GROUP, V>(header, input);
                     let mut totals = [[[[vdupq_n_s16(0); 2]; V]; PLANES]; R];
                     for line in 0..4 {
                         for v in 0..V {
@@ -339,7 +366,7 @@ pub(crate) unsafe fn signed(at: *const u8) -> int8x16_t {
 }
 
 #[target_feature(enable = "neon")]
-unsafe fn matmul_f32_q4<const GROUP: usize>(
+unsafe fn matmul_f32_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &[f32],
     n_rows: usize,
@@ -348,7 +375,7 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
 ) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        in_tiles!(n_rows, [4, 2, 1], |row, R| f32_q4_tile::<GROUP, R>(
+        in_tiles!(n_rows, [4, 2, 1], |row, R| f32_q4_tile::<BLOCK, GROUP, R>(
             panel,
             x,
             x.len() / n_rows,
@@ -361,7 +388,7 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
 
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
+unsafe fn f32_q4_tile<const BLOCK: usize, const GROUP: usize, const R: usize>(
     panel: &[u8],
     x: &[f32],
     cols: usize,
@@ -371,14 +398,14 @@ unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
 ) {
     let mut sums = [[vdupq_n_f32(0.0); 4]; R];
     let nibble = vdupq_n_u32(15);
-    // SAFETY: every group of the panel has 64 + 8·GROUP bytes and its inputs exist in every row.
+    // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let mut at = panel.as_ptr();
-        for g in 0..cols / GROUP {
-            let d = halves::<4>(at);
-            let m = halves::<4>(at.add(32));
+        for block in 0..cols / BLOCK {
+            let header = at;
             at = at.add(Q4_HEADER_BYTES);
-            for line in 0..GROUP / 8 {
+            for line in 0..BLOCK / 8 {
+                let (d, m) = q4_scales::<BLOCK, GROUP, 4>(header, line * 8);
                 for v in 0..4 {
                     let mut bytes = vreinterpretq_u32_u8(vld1q_u8(at.add(line * 64 + v * 16)));
                     for j in 0..4 {
@@ -388,14 +415,14 @@ unsafe fn f32_q4_tile<const GROUP: usize, const R: usize>(
                         let low = vfmaq_f32(m[v], low, d[v]);
                         let high = vfmaq_f32(m[v], high, d[v]);
                         for (r, sums) in sums.iter_mut().enumerate() {
-                            let x = x.as_ptr().add((row + r) * cols + g * GROUP + line * 8 + j);
+                            let x = x.as_ptr().add((row + r) * cols + block * BLOCK + line * 8 + j);
                             sums[v] = vfmaq_n_f32(sums[v], low, *x);
                             sums[v] = vfmaq_n_f32(sums[v], high, *x.add(4));
                         }
                     }
                 }
             }
-            at = at.add(GROUP * 8);
+            at = at.add(BLOCK * 8);
         }
         store(&sums, out.add(row * stride), stride);
     }

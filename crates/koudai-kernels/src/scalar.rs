@@ -14,15 +14,17 @@ use crate::vector;
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "scalar",
     matmul_q8,
-    matmul_q4g32: matmul_q4::<32>,
-    matmul_q4g64: matmul_q4::<64>,
+    matmul_q4g32: matmul_q4::<32, 32>,
+    matmul_q4g64: matmul_q4::<64, 64>,
+    matmul_q4s32: matmul_q4::<64, 32>,
     matmul_f32: ByKind {
         f32: matmul_float::<4>,
         f16: matmul_float::<2>,
         bf16: matmul_float::<3>,
         q8: matmul_f32_q8,
-        q4g32: matmul_f32_q4::<32>,
-        q4g64: matmul_f32_q4::<64>,
+        q4g32: matmul_f32_q4::<32, 32>,
+        q4g64: matmul_f32_q4::<64, 64>,
+        q4s32: matmul_f32_q4::<64, 32>,
     },
     quantize: vector::quantize,
     rms_norm: vector::rms_norm,
@@ -47,8 +49,22 @@ unsafe fn put(out: *mut f32, stride: usize, row: usize, values: [f32; PANEL_ROWS
     unsafe { out.add(row * stride).cast::<[f32; PANEL_ROWS]>().write_unaligned(values) }
 }
 
+/// (d, m) of inputs from `input` on in a block of 4-bit codes that opens with `header`. Where a block
+/// has more than one group, codes are around 8: `w = d·(q − 8)`.
+fn q4_scales<const BLOCK: usize, const GROUP: usize>(
+    header: &[u8],
+    input: usize,
+    lane: usize,
+) -> (f32, f32) {
+    if BLOCK == GROUP {
+        return (half(header, lane), half(header, PANEL_ROWS + lane));
+    }
+    let d = half(header, input / GROUP * PANEL_ROWS + lane);
+    (d, -8.0 * d)
+}
+
 /// out = Σ over groups of d · Σ over planes of s · Σ q·a, + m · Σ x, with x the rounded activations.
-unsafe fn matmul_q4<const GROUP: usize>(
+unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -58,10 +74,10 @@ unsafe fn matmul_q4<const GROUP: usize>(
     for row in 0..x.n_rows {
         let mut sums = [0.0; PANEL_ROWS];
         for xg in 0..x_groups {
-            let g = xg * ACTIVATION_GROUP / GROUP;
-            let block = &panel[g * (Q4_HEADER_BYTES + GROUP * 8)..];
+            let (block, input) = (xg * ACTIVATION_GROUP / BLOCK, xg * ACTIVATION_GROUP % BLOCK);
+            let block = &panel[block * (Q4_HEADER_BYTES + BLOCK * 8)..];
             let (header, lines) = block.split_at(Q4_HEADER_BYTES);
-            let lines = &lines[xg * ACTIVATION_GROUP % GROUP * 8..][..256];
+            let lines = &lines[input * 8..][..256];
             for (lane, sum) in sums.iter_mut().enumerate() {
                 let mut total = 0.0;
                 for plane in 0..x.planes {
@@ -77,8 +93,9 @@ unsafe fn matmul_q4<const GROUP: usize>(
                     }
                     total += x.scales[at * x_groups + xg] * dot as f32;
                 }
-                *sum += half(header, lane) * total;
-                *sum += half(header, PANEL_ROWS + lane) * x.mins[row * x_groups + xg];
+                let (d, m) = q4_scales::<BLOCK, GROUP>(header, input, lane);
+                *sum += d * total;
+                *sum += m * x.mins[row * x_groups + xg];
             }
         }
         // SAFETY: the caller owns the panel's 16 columns in every row.
@@ -114,7 +131,7 @@ unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: 
 }
 
 /// Weights used exactly, activations in f32.
-unsafe fn matmul_f32_q4<const GROUP: usize>(
+unsafe fn matmul_f32_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &[f32],
     n_rows: usize,
@@ -123,11 +140,11 @@ unsafe fn matmul_f32_q4<const GROUP: usize>(
 ) {
     for (row, x) in x.chunks_exact(x.len() / n_rows).enumerate() {
         let mut sums = [0.0; PANEL_ROWS];
-        for (block, x) in panel.chunks_exact(Q4_HEADER_BYTES + GROUP * 8).zip(x.chunks(GROUP)) {
+        for (block, x) in panel.chunks_exact(Q4_HEADER_BYTES + BLOCK * 8).zip(x.chunks(BLOCK)) {
             let (header, lines) = block.split_at(Q4_HEADER_BYTES);
             for (lane, sum) in sums.iter_mut().enumerate() {
-                let (d, m) = (half(header, lane), half(header, PANEL_ROWS + lane));
                 for (i, x) in x.iter().enumerate() {
+                    let (d, m) = q4_scales::<BLOCK, GROUP>(header, i, lane);
                     let byte = lines[i / 8 * 64 + lane * 4 + i % 4];
                     let q = if i % 8 < 4 { byte & 15 } else { byte >> 4 };
                     *sum += (d * q as f32 + m) * x;

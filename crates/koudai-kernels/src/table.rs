@@ -26,6 +26,7 @@ pub(crate) struct ByKind<F> {
     pub(crate) q8: F,
     pub(crate) q4g32: F,
     pub(crate) q4g64: F,
+    pub(crate) q4s32: F,
 }
 
 impl<F: Copy> ByKind<F> {
@@ -37,6 +38,7 @@ impl<F: Copy> ByKind<F> {
             Kind::Q8 => self.q8,
             Kind::Q4G32 => self.q4g32,
             Kind::Q4G64 => self.q4g64,
+            Kind::Q4S32 => self.q4s32,
         }
     }
 }
@@ -56,6 +58,7 @@ pub struct Kernels {
     pub(crate) matmul_q8: MatmulQuantized,
     pub(crate) matmul_q4g32: MatmulQuantized,
     pub(crate) matmul_q4g64: MatmulQuantized,
+    pub(crate) matmul_q4s32: MatmulQuantized,
     pub(crate) matmul_f32: ByKind<MatmulF32>,
     pub(crate) quantize: Quantize,
     pub(crate) rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
@@ -151,6 +154,7 @@ impl Kernels {
                     Kind::Q8 => self.matmul_q8,
                     Kind::Q4G32 => self.matmul_q4g32,
                     Kind::Q4G64 => self.matmul_q4g64,
+                    Kind::Q4S32 => self.matmul_q4s32,
                     kind => panic!("8-bit activations with {} weights", kind.name()),
                 };
                 for p in panels {

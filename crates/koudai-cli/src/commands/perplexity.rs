@@ -58,9 +58,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("{}: too short to predict anything", args.file);
     }
     let named = || args.save_logits.as_ref().map_or_else(String::new, |p| p.display().to_string());
-    let create = |path: &PathBuf| {
-        npy::Writer::new(PartialFile::create(path)?, engine.config().vocab_size)
-    };
+    let create =
+        |path: &PathBuf| npy::Writer::new(PartialFile::create(path)?, engine.config().vocab_size);
     let mut logits = args.save_logits.as_ref().map(create).transpose().with_context(named)?;
     let total: usize = windows.iter().map(|w| w.len() - 1).sum();
     let mut progress = output::Progress::tokens();

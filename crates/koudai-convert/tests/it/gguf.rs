@@ -98,7 +98,7 @@ fn every_family_comes_out_as_it_went_in() {
 #[test]
 fn codes_are_kept_bit_for_bit() {
     for (kind, to) in [
-        (TensorType::Q4_0, Kind::Q4G32),
+        (TensorType::Q4_0, Kind::Q4S32),
         (TensorType::Q4_1, Kind::Q4G32),
         (TensorType::Q5_0, Kind::Q8),
         (TensorType::Q8_0, Kind::Q8),
@@ -123,7 +123,7 @@ fn permuted_codes_are_kept_bit_for_bit() {
     let q = b.tensor_mut("blk.2.attn_q.weight");
     (q.kind, q.data) = (Q4_0, data);
     let (file, _) = keep(&b);
-    assert_eq!(file.matrix(id).kind(), Kind::Q4G32);
+    assert_eq!(file.matrix(id).kind(), Kind::Q4S32);
     assert_eq!(pair_rows(&read(&file, id), HEADS * HEAD_DIM, DIM), stored);
 }
 
@@ -246,15 +246,19 @@ fn weights_beyond_f16_are_kept_as_f32_and_said_so() {
         assert_eq!(file.matrix(EMBED).kind(), Kind::F32);
         assert!(report.notes.iter().any(|n| n.starts_with("token_embd.weight")), "{quant:?}");
     }
-    // Q4_0 whose minimum −8d is beyond f16.
-    let mut data = blocks(TensorType::Q4_0, VOCAB, DIM, 1);
+    // Q4_0 whose minimum −8d would be beyond f16, where 96 columns need one.
+    let down = TensorId { layer: Some(1), role: Role::FfnDown };
+    let mut data = blocks(TensorType::Q4_0, DIM, FFN, 1);
     data[..2].copy_from_slice(&f32_to_f16(9000.0).to_le_bytes());
-    let expected = dequantized(TensorType::Q4_0, &data, DIM);
-    let (file, report) = keep(&with_embed(TensorType::Q4_0, data));
-    assert!(!file.matrix(EMBED).kind().is_quantized());
+    let expected = dequantized(TensorType::Q4_0, &data, FFN);
+    let mut b = TinyModel::new(Family::Qwen3, true).gguf(F32);
+    let tensor = b.tensor_mut("blk.1.ffn_down.weight");
+    (tensor.kind, tensor.data) = (Q4_0, data);
+    let (file, report) = keep(&b);
+    assert!(!file.matrix(down).kind().is_quantized());
     assert_eq!(report.notes.len(), 1);
     let largest = expected.iter().fold(0f32, |a, v| a.max(v.abs()));
-    for (a, b) in read(&file, EMBED).iter().zip(&expected) {
+    for (a, b) in read(&file, down).iter().zip(&expected) {
         assert!((a - b).abs() <= largest / 1024.0);
     }
 }

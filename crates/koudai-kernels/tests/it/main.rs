@@ -1,7 +1,7 @@
 //! Every table of this processor against the scalar reference: shapes, tails, misalignment, extremes.
 
 use koudai_kernels::matrix::PanelWriter;
-use koudai_kernels::num::f32_to_f16;
+use koudai_kernels::num::{f16_to_f32, f32_to_f16};
 use koudai_kernels::{Columns, Kernels, Keys, Kind, Matrix, QuantizedRows, Rows, Values};
 
 /// A small deterministic generator (SplitMix64).
@@ -91,7 +91,7 @@ fn random_matrix(
                     })
                     .collect();
                 let d = f32_to_f16(random.unit() * 0.01);
-                let m = if kind == Kind::Q8 { 0 } else { f32_to_f16(random.unit() * 0.1) };
+                let m = if kind.zero() == 0 { f32_to_f16(random.unit() * 0.1) } else { 0 };
                 panel.put_group(lane, g, d, m, &q);
             }
         }
@@ -121,7 +121,7 @@ fn matmul_equals_the_scalar_reference() {
     let scalar = Kernels::named("scalar").unwrap();
     let mut random = Random(1);
     for kind in Kind::ALL {
-        let shapes: &[(usize, usize)] = match kind.group() {
+        let shapes: &[(usize, usize)] = match kind.block() {
             1 => &[(1, 1), (17, 3), (16, 172), (40, 65)],
             32 => &[(16, 32), (33, 96), (48, 576), (5, 2048)],
             _ => &[(16, 64), (33, 192), (48, 576), (5, 2048)],
@@ -165,11 +165,50 @@ fn matmul_equals_the_scalar_reference() {
     }
 }
 
+/// q4s32 leaves out minima that are -8·d: written out in q4g32, they give the same bits.
+#[test]
+fn symmetric_codes_equal_their_minima_written_out() {
+    let (rows, cols, n_rows) = (32, 192, 7);
+    let mut random = Random(8);
+    let mut data = [Kind::Q4S32, Kind::Q4G32].map(|k| vec![0; k.matrix_bytes(rows, cols).unwrap()]);
+    let [short, long] = &mut data;
+    for panel in 0..rows / 16 {
+        let at = |kind: Kind| {
+            let bytes = kind.panel_bytes(cols).unwrap();
+            panel * bytes..(panel + 1) * bytes
+        };
+        let mut short = PanelWriter::new(Kind::Q4S32, cols, &mut short[at(Kind::Q4S32)]);
+        let mut long = PanelWriter::new(Kind::Q4G32, cols, &mut long[at(Kind::Q4G32)]);
+        for (lane, group) in (0..16).flat_map(|lane| (0..cols / 32).map(move |g| (lane, g))) {
+            let d = random.unit() * 0.01;
+            let q: Vec<u8> = (0..32).map(|_| random.below(16) as u8).collect();
+            let d = f32_to_f16(d);
+            let m = f32_to_f16(-8.0 * f16_to_f32(d));
+            short.put_group(lane, group, d, 0, &q);
+            long.put_group(lane, group, d, m, &q);
+        }
+    }
+    let x = random.floats(n_rows * cols);
+    let short = Matrix::new(Kind::Q4S32, rows, cols, &data[0]).unwrap();
+    let long = Matrix::new(Kind::Q4G32, rows, cols, &data[1]).unwrap();
+    for kernels in Kernels::available() {
+        let quantized = [1, 2].map(|planes| Quantized::new(kernels, &x, cols, planes));
+        for x in [Rows::F32(&x), quantized[0].rows(), quantized[1].rows()] {
+            let bits = |w| {
+                let out = multiply(kernels, w, x, n_rows);
+                out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            assert_eq!(bits(&short), bits(&long), "{}", kernels.name());
+        }
+    }
+}
+
 /// Every product of a group at its largest, all of one sign: no partial sum may overflow.
 #[test]
 fn sums_hold_the_largest_products() {
     let scalar = Kernels::named("scalar").unwrap();
-    for (kind, codes) in [(Kind::Q4G32, [0, 15]), (Kind::Q4G64, [0, 15]), (Kind::Q8, [0, 255])] {
+    for kind in Kind::ALL.into_iter().filter(|k| k.is_quantized()) {
+        let codes = if kind == Kind::Q8 { [0, 255] } else { [0, 15] };
         for code in codes {
             let (cols, n_rows) = (128, 7);
             let mut data = vec![0; kind.matrix_bytes(16, cols).unwrap()];
@@ -206,7 +245,7 @@ fn sums_hold_the_largest_products() {
 fn arm_tables_give_the_same_bits() {
     let tables = &Kernels::available()[1..];
     let mut random = Random(6);
-    for kind in [Kind::Q4G32, Kind::Q4G64, Kind::Q8] {
+    for kind in Kind::ALL.into_iter().filter(|k| k.is_quantized()) {
         let (rows, cols, n_rows) = (32, 320, 7);
         let data = random_matrix(&mut random, kind, rows, cols, false);
         let w = Matrix::new(kind, rows, cols, &data).unwrap();

@@ -147,6 +147,7 @@ fn put_row(w: &mut PanelWriter<'_>, kind: Kind, cols: usize, lane: usize, random
     for group in 0..cols / kind.group() {
         let (d, m, top) = match kind {
             Kind::Q8 => (0.0015 + 0.0005 * random.unit(), 0.0, 256),
+            Kind::Q4S32 => (0.025 + 0.005 * random.unit(), 0.0, 16),
             _ => (0.025 + 0.005 * random.unit(), -0.19, 16),
         };
         let q: Vec<u8> = (0..kind.group()).map(|_| (random.bits() % top) as u8).collect();
