@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Times Koudai and llama.cpp's llama-bench in turns, on the same weights and threads, and prints medians and ratios.
 
-    compare_speed.py MODEL.gguf -m MODEL.koudai --llama-bench PATH [-t 2] [-p 512] [-n 128] [--rounds 5] [--koudai BIN]
+    compare_speed.py MODEL.gguf -m MODEL.koudai --llama-bench PATH [-t 2] [-p 512] [-n 128] [-d 0] [--rounds 5] [--koudai BIN]
     compare_speed.py … -- --activation int8           (everything after -- goes to `koudai bench`)
 
 Each round runs both programs once with a warm-up of their own, in alternating order, so that a noisy machine
-disturbs both alike. KOUDAI_ISA is passed on. Printed: each round's tokens/s, then medians and Koudai ÷ llama.cpp.
+disturbs both alike. llama.cpp computes attention at depths above 0 with -fa 1. KOUDAI_ISA is passed on. Printed: each round's tokens/s, then medians and Koudai ÷ llama.cpp.
 """
 import argparse
 import json
@@ -14,14 +14,16 @@ import subprocess
 
 
 def koudai(o):
-    command = [o.koudai, "bench", "-m", o.model, "-p", o.prompt, "-n", o.generate, "-t", o.threads, "-r", 2, "--json"]
+    command = [o.koudai, "bench", "-m", o.model, "-p", o.prompt, "-n", o.generate, "-t", o.threads, "-d", o.depth,
+               "-r", 2, "--json"]
     out = subprocess.run([*map(str, command), *o.rest], stdout=subprocess.PIPE, check=True).stdout
     report = json.loads(out)
     return report["prefill_tps"], report["decode_tps"]
 
 
 def llama(o):
-    command = [o.llama_bench, "-m", o.gguf, "-p", o.prompt, "-n", o.generate, "-t", o.threads, "-r", 2, "-o", "json"]
+    command = [o.llama_bench, "-m", o.gguf, "-p", o.prompt, "-n", o.generate, "-t", o.threads, "-d", o.depth,
+               "-fa", int(o.depth > 0), "-r", 2, "-o", "json"]
     out = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
     runs = json.loads(out)
     speed = {bool(r["n_gen"]): r["avg_ts"] for r in runs}
@@ -36,6 +38,7 @@ def main():
     a.add_argument("-t", "--threads", type=int, default=2)
     a.add_argument("-p", "--prompt", type=int, default=512)
     a.add_argument("-n", "--generate", type=int, default=128)
+    a.add_argument("-d", "--depth", type=int, default=0, help="tokens in the context before")
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--koudai", default="koudai", help="the command")
     a.add_argument("rest", nargs="*", help="options for `koudai bench`, after --")

@@ -19,6 +19,8 @@ pub struct Options {
     pub generate: usize,
     /// Tokens already in the context when measuring starts: one measurement for each.
     pub depths: Vec<usize>,
+    /// Rows of a pass that verifies a draft: one measurement for each.
+    pub verify: Vec<usize>,
     /// Measured runs, after one that isn't.
     pub runs: usize,
     /// How keys and values are stored.
@@ -42,11 +44,24 @@ pub struct Depth {
     pub runs: Vec<(f64, f64)>,
 }
 
+/// The cost of a pass over several rows with logits for all of them, as verifying a draft needs.
+#[derive(Clone, Debug)]
+pub struct Verify {
+    /// Rows of the pass.
+    pub rows: usize,
+    /// Milliseconds of the pass, the median.
+    pub pass_ms: f64,
+    /// The same over that of a pass of one row, measured in turns with it: the median.
+    pub ratio: f64,
+}
+
 /// What was measured; medians over the runs.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Speeds at each depth, in the order asked for.
     pub depths: Vec<Depth>,
+    /// Passes of several rows at the first depth, in the order asked for.
+    pub verify: Vec<Verify>,
     /// Milliseconds to open the file, mapped and warm.
     pub load_ms: f64,
     /// Milliseconds to open the file and find the first token after 16 prompt tokens.
@@ -80,7 +95,8 @@ impl Report {
 /// Measures the model at `path`.
 pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let deepest = options.depths.iter().copied().max().unwrap_or(0);
-    let wanted = options.generate.checked_add(1).map(|n| n.max(options.prompt));
+    let most_rows = options.verify.iter().copied().max().unwrap_or(0);
+    let wanted = options.generate.checked_add(1).map(|n| n.max(options.prompt).max(most_rows));
     let context = wanted.and_then(|n| n.checked_add(deepest)).unwrap_or(usize::MAX);
     let session_options =
         SessionOptions { context: Some(context), kv: options.kv, precision: options.precision };
@@ -88,13 +104,10 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let before = resident_bytes();
     let engine = Engine::open(path, &options.open)?;
     let mut session = Session::new(&engine, &session_options)?;
-    let prompt = tokens(deepest + options.prompt, engine.config().vocab_size);
+    let prompt = tokens(deepest + options.prompt.max(most_rows), engine.config().vocab_size);
     let mut depths = Vec::new();
     for &depth in &options.depths {
-        session.rewind(0);
-        if depth > 0 {
-            session.append(&prompt[..depth])?;
-        }
+        fill(&mut session, &prompt[..depth])?;
         let mut runs = Vec::new();
         for run in 0..=options.runs {
             let speeds = speeds(&mut session, options, depth, &prompt)?;
@@ -109,6 +122,13 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
             runs,
         });
     }
+    let first = options.depths.first().copied().unwrap_or(0);
+    fill(&mut session, &prompt[..first])?;
+    let verify = options
+        .verify
+        .iter()
+        .map(|rows| verify(&mut session, &prompt[first..first + rows], options.runs));
+    let verify = verify.collect::<Result<_, _>>()?;
     let peak = resident_bytes();
     let planned_bytes = engine.plan(context, options.kv)?.total();
     let bytes_per_token = bytes_per_token(&engine);
@@ -119,6 +139,7 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let (load_ms, first_token_ms) = first_token(path, options)?;
     Ok(Report {
         depths,
+        verify,
         load_ms,
         first_token_ms,
         peak_increment_bytes: before.zip(peak).map(|(b, p)| p.1.saturating_sub(b.0)),
@@ -130,6 +151,39 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
         isa,
         threads,
     })
+}
+
+/// Makes the session hold these tokens.
+fn fill(session: &mut Session, tokens: &[u32]) -> Result<(), Error> {
+    session.rewind(0);
+    if !tokens.is_empty() {
+        session.append(tokens)?;
+    }
+    Ok(())
+}
+
+/// Passes over `tokens`, with logits for each, in turns with passes over the first of them.
+fn verify(session: &mut Session, tokens: &[u32], runs: usize) -> Result<Verify, Error> {
+    // Single passes are short: several for each run.
+    const PASSES: usize = 8;
+    let depth = session.tokens().len();
+    let mut pass = |tokens: &[u32]| -> Result<f64, Error> {
+        let start = Instant::now();
+        for _ in 0..PASSES {
+            session.append_each(tokens, |_, _| ())?;
+            session.rewind(depth);
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e3 / PASSES as f64)
+    };
+    let (mut passes, mut ratios) = (Vec::new(), Vec::new());
+    for run in 0..=runs {
+        let (one, all) = (pass(&tokens[..1])?, pass(tokens)?);
+        if run > 0 {
+            passes.push(all);
+            ratios.push(all / one);
+        }
+    }
+    Ok(Verify { rows: tokens.len(), pass_ms: median(passes), ratio: median(ratios) })
 }
 
 /// Prefill and decode speed of one run over a session that holds `depth` tokens.

@@ -13,7 +13,8 @@ use crate::{interrupt, output};
 /// Measure speed and memory: a warm-up, then medians of several runs
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  koudai bench -m model.koudai -p 512 -n 128 -r 5\n  \
-    koudai bench -d 0,512,2048 --plot speed.svg")]
+    koudai bench -d 0,512,2048 --plot speed.svg\n  \
+    koudai bench --verify 2,4,8")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Tokens already in the context; several as 0,512,2048
     #[arg(short, long, value_name = "N,…", default_value = "0", value_delimiter = ',')]
     depth: Vec<usize>,
+    /// Rows of a pass that verifies a draft, several as 4,8: its time over that of one row
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = above_zero)]
+    verify: Vec<usize>,
     /// Measured runs
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = above_zero)]
     runs: usize,
@@ -53,6 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         prompt: args.prompt,
         generate: args.generate,
         depths: args.depth.clone(),
+        verify: args.verify.clone(),
         runs: args.runs,
         kv: args.kv.into(),
         precision: args.activation.into(),
@@ -100,6 +105,11 @@ fn document(args: &Args, r: &Report) -> Value {
                     "runs": runs(&d.runs) })
         })
         .collect();
+    let verify: Vec<Value> = r
+        .verify
+        .iter()
+        .map(|v| json!({ "rows": v.rows, "pass_ms": v.pass_ms, "ratio": v.ratio }))
+        .collect();
     let first = &r.depths[0];
     json!({
         "prompt": args.prompt,
@@ -107,6 +117,7 @@ fn document(args: &Args, r: &Report) -> Value {
         "prefill_tps": first.prefill_tps,
         "decode_tps": first.decode_tps,
         "depths": depths,
+        "verify": verify,
         "load_ms": r.load_ms,
         "first_token_ms": r.first_token_ms,
         "peak_increment_bytes": r.peak_increment_bytes,
@@ -126,6 +137,10 @@ fn text(args: &Args, r: &Report) -> String {
         let at = if d.depth > 0 { format!(" after {}", d.depth) } else { String::new() };
         text += &format!("prefill {:>5} {:>10.1} tokens/s{at}\n", args.prompt, d.prefill_tps);
         text += &format!("decode {:>6} {:>10.1} tokens/s{at}\n", args.generate, d.decode_tps);
+    }
+    for v in &r.verify {
+        let (rows, ms, ratio) = (v.rows, v.pass_ms, v.ratio);
+        text += &format!("verify {rows:>6} {ms:>10.2} ms, {ratio:.2} × a pass of one row\n");
     }
     let peak = r.peak_increment_bytes.map_or("not measurable here".into(), output::megabytes);
     text += &format!(

@@ -191,14 +191,18 @@ fn bench_measures() {
     let folder = tiny::fresh("bench");
     let (file, picture) = (folder.join("earlier.json"), folder.join("speed.svg"));
     std::fs::write(&file, d.to_string()).unwrap();
-    let more = ["-d", "0,50", "--compare", text(&file), "--plot", text(&picture)];
+    let more =
+        ["-d", "0,50", "--verify", "2,40", "--compare", text(&file), "--plot", text(&picture)];
     let deep = json(&[&args[..], &more].concat());
     has_keys(&deep, &["compared", "depths"]);
     assert_eq!(deep["depths"][1]["depth"], 50);
+    assert_eq!(deep["verify"][1]["rows"], 40);
+    assert!(deep["verify"][0]["ratio"].as_f64().unwrap() > 0.0);
     assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
     assert_eq!(listing(&folder), ["earlier.json", "speed.svg"]);
     let page = stdout(&[&args[..], &more].concat());
     assert!(page.contains("tokens/s after 50") && page.contains("earlier run"), "{page}");
+    assert!(page.contains("a pass of one row"), "{page}");
     std::fs::write(&file, "{").unwrap();
     assert!(failure(&[&args[..], &more].concat()).contains("earlier.json"));
 }
