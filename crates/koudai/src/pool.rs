@@ -209,22 +209,22 @@ impl Pool {
         let n_panels: usize = jobs.iter().map(|j| j.weights.n_panels()).sum();
         // Small enough to even out a busy core, large enough to stream.
         let size = n_panels.div_ceil(self.n_threads() * 8).max(1);
-        let mut tasks = [(0, 0, 0); 512];
-        let mut n_tasks = 0;
-        for (j, job) in jobs.iter().enumerate() {
-            let panels = job.weights.n_panels();
-            let size = size.max(panels.div_ceil(512 / jobs.len()));
-            for start in (0..panels).step_by(size) {
-                tasks[n_tasks] = (j, start, panels.min(start + size));
-                n_tasks += 1;
-            }
-        }
+        let tasks = |job: &MatmulJob<'_>| job.weights.n_panels().div_ceil(size);
+        let n_tasks = jobs.iter().map(tasks).sum();
         let jobs = &*jobs;
-        self.for_each(n_tasks, |i| {
-            let (j, start, end) = tasks[i];
+        self.for_each(n_tasks, |task| {
+            let (mut job, mut task) = (jobs.iter(), task);
+            let job = loop {
+                let job = job.next().expect("as many tasks as jobs have");
+                match task.checked_sub(tasks(job)) {
+                    Some(rest) => task = rest,
+                    None => break job,
+                }
+            };
+            let (start, end) = (task * size, job.weights.n_panels().min((task + 1) * size));
             // SAFETY: tasks cover disjoint panels, and each is handed out once.
-            let mut columns = unsafe { jobs[j].out.part(start..end) };
-            kernels.matmul(&jobs[j].weights, jobs[j].rows, &mut columns);
+            let mut columns = unsafe { job.out.part(start..end) };
+            kernels.matmul(&job.weights, job.rows, &mut columns);
         });
     }
 }
