@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use koudai::template::Message;
 use koudai::{Chat, Error, GenerateParams, PartialFile, SamplingParams, StopReason};
 use rustyline::error::ReadlineError;
@@ -51,13 +51,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     eprintln!("{name}, {threads}, {}. /help lists commands, Ctrl-D leaves.", engine.isa());
     let mut input = Input::new()?;
+    let mut failures = 0;
     while let Some(line) = input.read()? {
         let line = line.trim();
         if line.is_empty() {
             continue;
         }
         let Some(command) = line.strip_prefix('/') else {
-            reply(&mut chat, line, &params)?;
+            if !reply(&mut chat, line, &params)? {
+                failures += 1;
+            }
             continue;
         };
         let (command, rest) = command.split_once(' ').unwrap_or((command, ""));
@@ -73,20 +76,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
             "save" => save(&chat, rest.trim()),
             "load" => load(&mut chat, rest.trim()),
-            _ => {
-                eprintln!("/{command} is not a command; /help lists them");
-                Ok(())
-            }
+            _ => Err(anyhow!("/{command} is not a command; /help lists them")),
         };
         if let Err(error) = result {
             eprintln!("error: {}", output::one_line(&format!("{error:#}")));
+            failures += 1;
         }
+    }
+    // At a terminal somebody saw them; a script sees the exit status.
+    if failures > 0 && matches!(input, Input::Pipe(_)) {
+        bail!("{failures} of the lines above failed");
     }
     Ok(())
 }
 
-/// Sends a message and streams the reply. What goes wrong with one message doesn't end the chat.
-fn reply(chat: &mut Chat, text: &str, params: &GenerateParams) -> anyhow::Result<()> {
+/// Sends a message and streams the reply; false if that failed, which doesn't end the chat.
+fn reply(chat: &mut Chat, text: &str, params: &GenerateParams) -> anyhow::Result<bool> {
     chat.session_mut().set_cancel_token(interrupt::token());
     let mut failed = None;
     let result = chat.send(text, params, |_, text| match output::print(text) {
@@ -112,9 +117,12 @@ fn reply(chat: &mut Chat, text: &str, params: &GenerateParams) -> anyhow::Result
                 _ => {}
             }
         }
-        Err(error) => eprintln!("error: {}", output::one_line(&error.to_string())),
+        Err(error) => {
+            eprintln!("error: {}", output::one_line(&error.to_string()));
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn save(chat: &Chat, path: &str) -> anyhow::Result<()> {
