@@ -7,6 +7,7 @@
 mod folder;
 mod gguf;
 
+use std::ops::Range;
 use std::path::Path;
 
 use koudai::file::{FileError, ModelFile, section};
@@ -19,6 +20,7 @@ use crate::arch::describe::{self, Description};
 use crate::convert::{Watch, same_file};
 use crate::dequant::TensorType;
 use crate::error::Error;
+use crate::weights::in_parallel;
 
 /// What [`export`] can be told.
 #[derive(Clone, Debug, Default)]
@@ -139,9 +141,10 @@ pub fn export(
 ) -> Result<ExportReport, Error> {
     let at = |path: &Path, e: Error| match e {
         Error::Io(..) | Error::At(..) | Error::Cancelled => e,
+        Error::Output(FileError::Io(..)) => e,
         other => Error::At(path.to_owned(), Box::new(other)),
     };
-    let model = Model::open(input).map_err(|e| at(input, e))?;
+    let mut model = Model::open(input).map_err(|e| at(input, e))?;
     if same_file(input, output) {
         return Err(at(input, Error::Input("is input and output at once".into())));
     }
@@ -152,6 +155,11 @@ pub fn export(
     }
     if is_gguf {
         return gguf::write(&model, output, progress).map_err(|e| at(input, e));
+    }
+    // In Transformers a llama with biases has one on the attention's output too. Without it, it is
+    // what it calls a qwen2.
+    if model.family == Family::Llama && model.file.config().layers[0].qkv_bias {
+        model.family = Family::Qwen2;
     }
     folder::check(output, options.force).map_err(|e| at(output, e))?;
     folder::write(&model, output, options, progress).map_err(|e| at(input, e))
@@ -186,4 +194,25 @@ impl Model {
     fn meta(&self, key: &str) -> Option<&str> {
         self.meta.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
+}
+
+/// Encodes all rows of a tensor, about a megabyte at a time on each processor, and hands the bytes
+/// on in order. `encode` also says whether values were kept; the result, whether all were.
+fn encode_rows(
+    rows: usize,
+    cols: usize,
+    encode: impl Fn(Range<usize>) -> (Vec<u8>, bool) + Sync,
+    mut sink: impl FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<bool, Error> {
+    let run = (1 << 18) / cols + 1;
+    let runs: Vec<_> = (0..rows).step_by(run).map(|first| first..(first + run).min(rows)).collect();
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut exact = true;
+    for batch in runs.chunks(threads) {
+        for (bytes, kept) in in_parallel(batch, |rows| encode(rows.clone())) {
+            exact &= kept;
+            sink(&bytes)?;
+        }
+    }
+    Ok(exact)
 }

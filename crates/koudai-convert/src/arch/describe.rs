@@ -18,12 +18,6 @@ pub(crate) struct Description {
     pub(crate) notes: Vec<String>,
 }
 
-impl Description {
-    pub(crate) fn family(&self) -> Family {
-        self.hyper.family
-    }
-}
-
 /// The family of a model: the one its file names, else one that its configuration fits.
 pub(crate) fn family(named: Option<&str>, config: &Config) -> Family {
     let first = &config.layers[0];

@@ -1,21 +1,21 @@
 //! A model as a Hugging Face folder: the inverse of what [`crate::convert`] makes of one.
 //!
-//! Written beside its name and renamed. Weights are dequantized, one tensor at a time. Start with
+//! Written beside its name and renamed. Weights are dequantized some rows at a time. Start with
 //! [`write`].
 
-use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use koudai::file::TensorInfo;
 use koudai::kernels::Kind;
 use koudai::kernels::num::{f32_to_bf16, f32_to_f16};
 use koudai::{PartialFile, Shape};
-use safetensors::{Dtype, SafeTensorError, View};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value};
 
-use super::{ExportOptions, ExportReport, ExportedTensor, Model};
+use super::{ExportOptions, ExportReport, ExportedTensor, Model, encode_rows};
 use crate::arch::Transform;
 use crate::arch::describe;
 use crate::arch::folder::{tensor_name, transform};
@@ -173,9 +173,7 @@ fn narrowest(model: &Model) -> TensorType {
     let holds = |kind: Kind, dtype: TensorType| {
         file.tensors().iter().all(|info| match info.shape {
             Shape::Matrix { .. } => info.kind == kind,
-            Shape::Vector(_) => {
-                Lazy::of(model, info, dtype).encode_rows([file.vector(info.id)].into_iter()).1
-            }
+            Shape::Vector(_) => Plan::of(model, info, dtype).encode(0..1).1,
         })
     };
     if holds(Kind::Bf16, TensorType::BF16) {
@@ -190,81 +188,90 @@ fn write_weights(
     dtype: TensorType,
     progress: &mut Watch<'_>,
 ) -> Result<Vec<ExportedTensor>, Error> {
-    let mut all: Vec<Lazy<'_>> =
-        model.file.tensors().iter().map(|info| Lazy::of(model, info, dtype)).collect();
-    let total = all.iter().map(|t| t.data_len() as u64).sum();
-    let log = Log { progress, done: 0, total, exact: HashMap::new(), cancelled: false };
-    let log = RefCell::new(log);
-    let views = all.iter().map(|tensor| (tensor.name.clone(), Logged { tensor, log: &log }));
-    // Readers ask for this; it says that values are laid out as PyTorch has them.
-    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::serialize_to_file(views, Some(about), path).map_err(|e| match e {
-        SafeTensorError::IoError(e) => Error::Io(path.to_owned(), e),
-        other => Error::Folder { file: WEIGHTS.into(), why: other.to_string() },
-    })?;
-    let log = log.into_inner();
-    if log.cancelled {
-        return Err(Error::Cancelled);
-    }
     let io = |e| Error::Io(path.to_owned(), e);
-    std::fs::File::open(path).and_then(|f| f.sync_all()).map_err(io)?;
-    let tensor = |t: Lazy<'_>| ExportedTensor {
-        id: t.info.id,
-        from: t.info.kind,
-        to: dtype,
-        bytes: t.data_len() as u64,
-        exact: log.exact.get(&t.name).copied().unwrap_or(false),
-        name: t.name,
-    };
-    Ok(all.drain(..).map(tensor).collect())
+    let plans: Vec<Plan<'_>> =
+        model.file.tensors().iter().map(|info| Plan::of(model, info, dtype)).collect();
+    let (start, total) = header(&plans)?;
+    let mut file = PartialFile::create(path).map_err(io)?;
+    file.write_all(&start).map_err(io)?;
+    let (mut done, mut tensors) = (0, Vec::with_capacity(plans.len()));
+    for plan in plans {
+        let encode = |rows| plan.encode(rows);
+        let exact = encode_rows(plan.rows, plan.cols, encode, |part| {
+            file.write_all(part).map_err(io)?;
+            done += part.len() as u64;
+            tell(progress, Stage::Export, done, total)
+        })?;
+        let (id, from, bytes) = (plan.info.id, plan.info.kind, plan.len());
+        tensors.push(ExportedTensor { id, name: plan.name, from, to: dtype, bytes, exact });
+    }
+    file.finish().map_err(io)?;
+    Ok(tensors)
 }
 
-/// A tensor whose bytes are made when they are written.
-struct Lazy<'a> {
+/// What stands before the tensors' bytes, which follow without gaps; and how many those are.
+fn header(plans: &[Plan<'_>]) -> Result<(Vec<u8>, u64), Error> {
+    let mut at = 0;
+    let tensor = |plan: &Plan<'_>| {
+        let dtype = match plan.dtype {
+            TensorType::F16 => Dtype::F16,
+            TensorType::BF16 => Dtype::BF16,
+            _ => Dtype::F32,
+        };
+        let data_offsets = (at, at + plan.len() as usize);
+        at = data_offsets.1;
+        (plan.name.clone(), TensorInfo { dtype, shape: plan.shape.clone(), data_offsets })
+    };
+    let tensors = plans.iter().map(tensor).collect();
+    // Readers ask for this; it says that values lie as PyTorch has them.
+    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let error = |why: String| Error::Folder { file: WEIGHTS.into(), why };
+    let metadata = Metadata::new(Some(about), tensors).map_err(|e| error(e.to_string()))?;
+    let mut json = serde_json::to_vec(&metadata).map_err(|e| error(e.to_string()))?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    Ok(([&(json.len() as u64).to_le_bytes(), &json[..]].concat(), at as u64))
+}
+
+/// How one tensor is written.
+struct Plan<'a> {
     model: &'a Model,
-    info: &'a TensorInfo,
+    info: &'a koudai::file::TensorInfo,
     name: String,
     shape: Vec<usize>,
+    /// 1 for a vector.
+    rows: usize,
+    cols: usize,
     dtype: TensorType,
     transform: Transform,
 }
 
-impl<'a> Lazy<'a> {
-    fn of(model: &'a Model, info: &'a TensorInfo, dtype: TensorType) -> Lazy<'a> {
-        let shape = match info.shape {
-            Shape::Vector(n) => vec![n],
-            Shape::Matrix { rows, cols } => vec![rows, cols],
+impl<'a> Plan<'a> {
+    fn of(model: &'a Model, info: &'a koudai::file::TensorInfo, dtype: TensorType) -> Plan<'a> {
+        let (rows, cols, shape) = match info.shape {
+            Shape::Vector(n) => (1, n, vec![n]),
+            Shape::Matrix { rows, cols } => (rows, cols, vec![rows, cols]),
         };
         let name = tensor_name(model.family, info.id);
         let transform = transform(model.family, info.id);
-        Lazy { model, info, name, shape, dtype, transform }
+        Plan { model, info, name, shape, rows, cols, dtype, transform }
     }
 
-    fn data_len(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.block_bytes()
+    fn len(&self) -> u64 {
+        (self.rows * self.cols * self.dtype.block_bytes()) as u64
     }
 
-    /// The tensor's bytes, and whether a reader finds the values of the file in them.
-    fn encode(&self) -> (Vec<u8>, bool) {
+    /// The bytes of some rows, and whether a reader finds the file's values in them.
+    fn encode(&self, rows: Range<usize>) -> (Vec<u8>, bool) {
         let file = &self.model.file;
-        match self.info.shape {
-            Shape::Vector(_) => self.encode_rows([file.vector(self.info.id)].into_iter()),
-            Shape::Matrix { rows, cols } => {
-                let matrix = file.matrix(self.info.id);
-                self.encode_rows((0..rows).map(|row| {
-                    let mut values = vec![0.0; cols];
-                    matrix.read_row(row, &mut values);
-                    values
-                }))
-            }
-        }
-    }
-
-    fn encode_rows(&self, rows: impl Iterator<Item = Vec<f32>>) -> (Vec<u8>, bool) {
         let offset = if self.transform == Transform::AddOne { 1.0 } else { 0.0 };
-        let mut out = Vec::with_capacity(self.data_len());
+        let mut out = Vec::with_capacity(rows.len() * self.cols * self.dtype.block_bytes());
+        let (mut values, mut read) = (vec![0.0; self.cols], vec![0.0; self.cols]);
         let mut exact = true;
-        for values in rows {
+        for row in rows {
+            match self.info.shape {
+                Shape::Vector(_) => values = file.vector(self.info.id),
+                Shape::Matrix { .. } => file.matrix(self.info.id).read_row(row, &mut values),
+            }
             let start = out.len();
             let stored = values.iter().map(|v| v - offset);
             match self.dtype {
@@ -272,58 +279,10 @@ impl<'a> Lazy<'a> {
                 TensorType::BF16 => out.extend(stored.flat_map(|v| f32_to_bf16(v).to_le_bytes())),
                 _ => out.extend(stored.flat_map(f32::to_le_bytes)),
             }
-            let mut read = vec![0.0; values.len()];
             exact &= dequant::read_row(self.dtype, &out[start..], &mut read).is_some();
             exact &= read.iter().zip(&values).all(|(r, v)| r + offset == *v);
         }
         (out, exact)
-    }
-}
-
-/// What is noted while tensors are written.
-struct Log<'a, 'b> {
-    progress: &'a mut Watch<'b>,
-    done: u64,
-    total: u64,
-    /// Whether a tensor kept its values, by its name.
-    exact: HashMap<String, bool>,
-    cancelled: bool,
-}
-
-struct Logged<'a, 'b, 'c> {
-    tensor: &'a Lazy<'a>,
-    log: &'a RefCell<Log<'b, 'c>>,
-}
-
-impl View for Logged<'_, '_, '_> {
-    fn dtype(&self) -> Dtype {
-        match self.tensor.dtype {
-            TensorType::F16 => Dtype::F16,
-            TensorType::BF16 => Dtype::BF16,
-            _ => Dtype::F32,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.tensor.shape
-    }
-
-    fn data_len(&self) -> usize {
-        self.tensor.data_len()
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        let mut log = self.log.borrow_mut();
-        let (done, total) = (log.done, log.total);
-        log.cancelled |= tell(log.progress, Stage::Export, done, total).is_err();
-        if log.cancelled {
-            // There is no way to fail here: the file is thrown away, whatever is in it.
-            return Cow::Borrowed(&[]);
-        }
-        let (bytes, exact) = self.tensor.encode();
-        log.done += bytes.len() as u64;
-        log.exact.insert(self.tensor.name.clone(), exact);
-        Cow::Owned(bytes)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Codes and scales are moved, never chosen anew. Start with [`write`].
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use koudai::file::TensorInfo;
@@ -10,13 +11,13 @@ use koudai::kernels::num::{f16_to_f32, f32_to_bf16, f32_to_f16};
 use koudai::kernels::{Kind, Matrix};
 use koudai::{PartialFile, Shape};
 
-use super::{ExportReport, ExportedTensor, Model};
+use super::{ExportReport, ExportedTensor, Model, encode_rows};
 use crate::arch::gguf::{ROPE_FACTORS, tensor_name, transform};
 use crate::arch::{Transform, describe};
 use crate::convert::{Stage, Watch, tell};
 use crate::dequant::{self, TensorType};
 use crate::error::Error;
-use crate::gguf::write::{ALIGN, Entry, Metadata, header};
+use crate::gguf::write::{Entry, Metadata, header, padding};
 use crate::tokenizer::to_gguf::GgufTokens;
 
 /// What GGUF calls the revision of its block formats.
@@ -45,32 +46,26 @@ pub(super) fn write(
         entries.insert(0, Entry { name, dims, kind, len });
     }
     let start = header(&metadata, &entries);
-    let total = entries.iter().map(|e| e.len.next_multiple_of(ALIGN as u64)).sum::<u64>();
+    let total = entries.iter().map(|e| e.len + padding(e.len).len() as u64).sum::<u64>();
     let bytes = start.len() as u64 + total;
 
     let io = |e| Error::Io(output.to_owned(), e);
     let mut file = PartialFile::create(output).map_err(io)?;
     file.write_all(&start).map_err(io)?;
-    let mut done = 0;
-    let mut put = |bytes: &mut Vec<u8>| {
-        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+    let (mut done, mut tensors) = (0, Vec::with_capacity(plans.len()));
+    let mut put = |bytes: &[u8]| {
         file.write_all(bytes).map_err(io)?;
         done += bytes.len() as u64;
         tell(progress, Stage::Export, done, total)
     };
-    put(&mut rope_factors.clone())?;
-    let mut tensors = Vec::with_capacity(plans.len());
+    put(&rope_factors)?;
+    put(padding(rope_factors.len() as u64))?;
     for plan in &plans {
-        let (mut bytes, exact) = plan.encode();
-        put(&mut bytes)?;
-        tensors.push(ExportedTensor {
-            id: plan.info.id,
-            name: tensor_name(plan.info.id),
-            from: plan.info.kind,
-            to: plan.to,
-            bytes: plan.len(),
-            exact,
-        });
+        let (rows, cols) = plan.rows_cols();
+        let exact = encode_rows(rows, cols, |rows| plan.encode(rows), &mut put)?;
+        put(padding(plan.len()))?;
+        let (id, from, to, bytes) = (plan.info.id, plan.info.kind, plan.to, plan.len());
+        tensors.push(ExportedTensor { id, name: tensor_name(id), from, to, bytes, exact });
     }
     file.finish().map_err(io)?;
     let architecture = model.family.name();
@@ -187,6 +182,7 @@ impl<'a> Plan<'a> {
                 Kind::F16 => TensorType::F16,
                 Kind::Bf16 => TensorType::BF16,
                 Kind::Q8 => TensorType::Q8_0,
+                Kind::Q4S32 => TensorType::Q4_0,
                 Kind::Q4G32 | Kind::Q4G64 if is_symmetric(matrix) => TensorType::Q4_0,
                 Kind::Q4G32 | Kind::Q4G64 => TensorType::Q4_1,
             },
@@ -216,9 +212,9 @@ impl<'a> Plan<'a> {
         Entry { name: tensor_name(self.info.id), dims, kind: self.to, len: self.len() }
     }
 
-    /// The tensor's bytes, and whether their values, read again, are those of the file.
-    fn encode(&self) -> (Vec<u8>, bool) {
-        let mut out = Vec::with_capacity((self.len() as usize).next_multiple_of(ALIGN));
+    /// The bytes of some rows, and whether their values, read again, are those of the file.
+    fn encode(&self, rows: Range<usize>) -> (Vec<u8>, bool) {
+        let mut out = Vec::new();
         let matrix = match &self.values {
             Values::Matrix(matrix) => matrix,
             Values::Vector(values) => {
@@ -229,7 +225,7 @@ impl<'a> Plan<'a> {
         };
         let (mut before, mut after) = (vec![0.0; matrix.cols()], vec![0.0; matrix.cols()]);
         let mut exact = true;
-        for row in (0..matrix.rows()).map(|row| self.transform.result_row(row)) {
+        for row in rows.map(|row| self.transform.result_row(row)) {
             let start = out.len();
             matrix.read_row(row, &mut before);
             self.put_row(matrix, row, &before, &mut out);

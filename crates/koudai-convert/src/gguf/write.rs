@@ -1,7 +1,7 @@
 //! Writes GGUF files, version 3, little-endian.
 //!
 //! [`Metadata`] collects keys, [`header`] makes everything that stands before the tensors' bytes;
-//! those the caller writes itself, each padded to [`ALIGN`] bytes, so that no model has to fit in
+//! those the caller writes itself, each followed by its [`padding`], so that no model has to fit in
 //! memory. It knows nothing of architectures and encodes no weights.
 
 use super::{ARRAY, FLOAT32, STRING};
@@ -103,7 +103,7 @@ pub struct Entry {
 }
 
 /// Everything before the bytes of the first tensor, padding included. Tensors follow in the order
-/// of `tensors`, each filled up with zeros to a multiple of [`ALIGN`].
+/// of `tensors`, each followed by its [`padding`].
 pub fn header(metadata: &Metadata, tensors: &[Entry]) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     out.extend(VERSION.to_le_bytes());
@@ -117,10 +117,16 @@ pub fn header(metadata: &Metadata, tensors: &[Entry]) -> Vec<u8> {
         tensor.dims.iter().for_each(|n| out.extend((*n as u64).to_le_bytes()));
         out.extend(tensor.kind.code().to_le_bytes());
         out.extend(offset.to_le_bytes());
-        offset += tensor.len.next_multiple_of(ALIGN as u64);
+        offset += tensor.len + padding(tensor.len).len() as u64;
     }
-    out.resize(out.len().next_multiple_of(ALIGN), 0);
+    out.extend(padding(out.len() as u64));
     out
+}
+
+/// The zeros that fill `len` bytes up to a multiple of [`ALIGN`].
+pub fn padding(len: u64) -> &'static [u8] {
+    const ZEROS: [u8; ALIGN] = [0; ALIGN];
+    &ZEROS[..(len.next_multiple_of(ALIGN as u64) - len) as usize]
 }
 
 fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {

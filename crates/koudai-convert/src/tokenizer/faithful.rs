@@ -17,7 +17,7 @@ pub(super) fn compare(spec: &Spec, back: &Spec, format: &str) -> Result<Vec<Stri
     match merges_agree(&spec.merges, &back.merges) {
         Some(true) => {}
         Some(false) => notes.push(format!(
-            "merges of equal rank: {format} decides otherwise which of them goes first"
+            "{format} orders merges of equal rank in its own way: on rare texts ids may differ"
         )),
         None => return Err(unsupported("order of merges", cant_say(format))),
     }

@@ -25,12 +25,6 @@ pub(crate) fn config_json(
         return Err(Error::Input(why));
     }
     let (model_type, class) = match family {
-        // Transformers gives a llama with biases one on the attention's output too.
-        Family::Llama if first.qkv_bias => {
-            let why =
-                "its queries and keys have biases, which a llama in Transformers hasn't alone";
-            return Err(Error::Input(why.into()));
-        }
         Family::Llama => ("llama", "LlamaForCausalLM"),
         Family::Qwen2 => ("qwen2", "Qwen2ForCausalLM"),
         Family::Qwen3 => ("qwen3", "Qwen3ForCausalLM"),
