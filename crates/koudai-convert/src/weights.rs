@@ -228,7 +228,7 @@ impl Plan<'_> {
             self.kind = Kind::F16;
             self.note = Some("its scales don't fit f16, so it is stored as f16 or f32".into());
         } else if wanted == Kind::Q4G64
-            && matches!(self.source.kind, TensorType::Q4_0 | TensorType::Q4_1)
+            && self.source.kind == TensorType::Q4_1
             && cols.is_multiple_of(64)
             && self.scan_groups().is_exact_g64()
         {
