@@ -491,7 +491,7 @@ fn scores_are_found_again_and_become_merges() {
         ("cd", -7.0),
         ("abcd", -8.0),
         ("▁▁", -9.0),
-        ("▁▁▁", -9.0),
+        ("▁▁▁", -9.5),
         ("dd", -10.0),
     ];
     let spec = scored(&[&letters[..], &parts[..]].concat());
