@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod convert;
+pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod models;
 pub(crate) mod perplexity;

@@ -35,6 +35,7 @@ enum Command {
     Perplexity(commands::perplexity::Args),
     Inspect(commands::inspect::Args),
     Convert(commands::convert::Args),
+    Export(commands::export::Args),
     Bench(commands::bench::Args),
 }
 
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => commands::perplexity::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Convert(args) => commands::convert::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
     };
     let wrong_value = |e: &anyhow::Error| {

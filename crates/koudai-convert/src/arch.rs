@@ -2,9 +2,10 @@
 //!
 //! The only place that knows architectures by name. [`gguf`] and [`folder`] each read their format's
 //! keys into `Hyper`; `Hyper::config` makes the configuration of both, so that the two can't
-//! drift apart. What isn't understood is refused by name: a model that runs is a model whose every
+//! drift apart; [`describe`] goes the other way. What isn't understood is refused by name: a model that runs is a model whose every
 //! key was read. Weights are not looked at here.
 
+pub(crate) mod describe;
 pub mod folder;
 pub mod gguf;
 
@@ -87,6 +88,17 @@ pub enum Transform {
 }
 
 impl Transform {
+    /// The result's row for a row of the source: the inverse of [`Transform::source_row`].
+    pub fn result_row(self, row: usize) -> usize {
+        match self {
+            Transform::None | Transform::AddOne => row,
+            Transform::UnpairRows { head_dim } => {
+                let (head, r) = (row / head_dim, row % head_dim);
+                head * head_dim + r % 2 * (head_dim / 2) + r / 2
+            }
+        }
+    }
+
     /// The source's row for a row of the result.
     pub fn source_row(self, row: usize) -> usize {
         match self {

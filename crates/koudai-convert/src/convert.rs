@@ -64,6 +64,7 @@ pub enum Stage {
     Unpack,
     Hash,
     Convert,
+    Export,
 }
 
 /// Is told how far the work is, and ends it with [`Flow::Break`]: the work returns
@@ -450,6 +451,6 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

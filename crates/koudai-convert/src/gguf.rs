@@ -1,10 +1,12 @@
-//! Reads GGUF files, versions 2 and 3, little-endian.
+//! Reads GGUF files, versions 2 and 3, little-endian; [`write`] writes them.
 //!
 //! [`Gguf::parse`] checks everything once: every length and count against the bytes that remain
 //! before anything is allocated, every sum and product for overflow, every tensor's range against
 //! the file and against its neighbours. After that, views borrow from the input and can't fail. It
 //! knows nothing of architectures, and decodes no weights: see [`crate::arch`] and
 //! [`crate::dequant`].
+
+pub mod write;
 
 use std::collections::HashMap;
 use std::fmt;

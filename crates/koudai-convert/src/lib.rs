@@ -1,7 +1,7 @@
 //! Everything that makes a `.koudai` file out of something else.
 //!
 //! The only crate that knows GGUF and Hugging Face names, and the only one that knows architectures
-//! by name. Start with [`convert`](convert()); [`arch`] says what a model's keys mean, [`weights`]
+//! by name. Start with [`convert`](convert()), or [`export`](export()) for the way back; [`arch`] says what a model's keys mean, [`weights`]
 //! what becomes of its numbers, [`tokenizer`] what becomes of its vocabulary.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod cache;
 pub mod convert;
 pub mod dequant;
 mod error;
+pub mod export;
 mod folder;
 pub mod gguf;
 pub mod hub;
@@ -26,5 +27,6 @@ pub mod weights;
 pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
 pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, Watch, convert};
 pub use error::Error;
+pub use export::{ExportOptions, ExportReport, export};
 pub use folder::read_json;
 pub use weights::{Quant, TensorReport};

@@ -1,11 +1,15 @@
 //! Foreign tokenizers as a [`Spec`]: Hugging Face `tokenizer.json` and the vocabulary of a GGUF.
 //!
 //! A configuration is either recognised exactly or refused by the name of its component: nothing
-//! here approximates. It deliberately reads no files and parses no GGUF; it gets bytes and arrays.
+//! here approximates. [`to_gguf`] and [`to_json`] go the other way. It deliberately reads no files
+//! and parses no GGUF; it gets bytes and arrays.
 //! Start at [`spec_from_tokenizer_json`] or [`spec_from_gguf`].
 
+mod faithful;
 mod gguf;
 mod json;
+pub(crate) mod to_gguf;
+pub(crate) mod to_json;
 
 use std::fmt;
 
@@ -106,6 +110,20 @@ fn byte_of_char(c: char) -> Option<u8> {
     }
 }
 
+/// A character of GPT-2's printable alphabet for each byte: the inverse of [`byte_level_piece`].
+fn byte_level_text(bytes: &[u8]) -> String {
+    let char_of_byte = |byte: &u8| {
+        let code = match *byte {
+            byte @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u32::from(byte),
+            byte @ 0..=0x20 => 0x100 + u32::from(byte),
+            byte @ 0x7F..=0xA0 => 0x121 + u32::from(byte - 0x7F),
+            0xAD => 0x143,
+        };
+        char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+    };
+    bytes.iter().map(char_of_byte).collect()
+}
+
 /// The real bytes of a byte-level piece, `None` if a character isn't of the alphabet.
 fn byte_level_piece(piece: &str) -> Option<Vec<u8>> {
     piece.chars().map(byte_of_char).collect()
@@ -131,6 +149,8 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&seen| seen));
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(byte_level_piece(&byte_level_text(&all)), Some(all));
         assert_eq!(byte_level_piece("ĠaĊ").as_deref(), Some(&b" a\n"[..]));
         assert_eq!(byte_level_piece("a b"), None);
     }

@@ -400,7 +400,7 @@ pub fn encode(
 }
 
 /// `f` of every item, each on its own thread, in order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let [first, rest @ ..] = items else { return Vec::new() };
     std::thread::scope(|scope| {
         let f = &f;

@@ -52,6 +52,7 @@ pub(crate) fn show(progress: &mut output::Progress, p: Progress) -> Flow {
         Stage::Unpack => "unpacking",
         Stage::Hash => "checking",
         Stage::Convert => "converting",
+        Stage::Export => "exporting",
     };
     interrupt::may_exit(p.stage == Stage::Download);
     progress.update(label, p.done, p.total);

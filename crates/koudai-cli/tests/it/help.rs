@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "pull",
     "models",
     "chat",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 10] = [
     "perplexity",
     "inspect",
     "convert",
+    "export",
     "bench",
 ];
 

@@ -6,6 +6,7 @@ mod chat;
 mod contexts;
 #[cfg(unix)]
 mod convert_interrupted;
+mod export;
 mod files;
 mod golden;
 mod help;

@@ -21,11 +21,16 @@ pub fn model(
     let embed_kind = stored("model.embed_tokens.weight");
     let config = keys.hyper(embed_kind)?.config()?;
     let name = |id| tensor_name(family, id);
-    let tensors = map_tensors(&config, name, |id| match family {
+    let tensors = map_tensors(&config, name, |id| transform(family, id));
+    Ok(Model { family, config, tensors })
+}
+
+/// What is done to a tensor of a folder.
+pub(crate) fn transform(family: Family, id: TensorId) -> Transform {
+    match family {
         Family::Gemma3 if is_norm(id.role) => Transform::AddOne,
         _ => Transform::None,
-    });
-    Ok(Model { family, config, tensors })
+    }
 }
 
 /// A tensor's name in Hugging Face folders.
@@ -398,7 +403,7 @@ impl Keys<'_> {
 }
 
 /// √dim as Transformers multiplies it in: rounded to the type of the embedding.
-fn embed_scale(dim: usize, embed_kind: Option<TensorType>) -> f32 {
+pub(crate) fn embed_scale(dim: usize, embed_kind: Option<TensorType>) -> f32 {
     use koudai_kernels::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
     let scale = (dim as f32).sqrt();
     match embed_kind {
@@ -486,15 +491,15 @@ fn rope(
 }
 
 /// Llama 3's scaling: slow frequencies are divided, fast ones stay, those between are blended.
-struct Llama3 {
-    factor: f64,
-    low: f64,
-    high: f64,
-    context: f64,
+pub(crate) struct Llama3 {
+    pub(crate) factor: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) context: f64,
 }
 
 impl Llama3 {
-    fn apply(&self, frequency: f64) -> f64 {
+    pub(crate) fn apply(&self, frequency: f64) -> f64 {
         // Turns that the frequency makes over the original context.
         let turns = self.context * frequency / std::f64::consts::TAU;
         if turns < self.low {

@@ -17,14 +17,19 @@ pub fn model(file: &Gguf<'_>) -> Result<Model, Error> {
     let keys = Keys { file, family };
     keys.refuse_unknown()?;
     let config = keys.hyper()?.config()?;
-    let tensors = map_tensors(&config, tensor_name, |id| match (family, id.role) {
+    let tensors = map_tensors(&config, tensor_name, |id| transform(family, &config, id));
+    refuse_unknown_tensors(file, &tensors)?;
+    Ok(Model { family, config, tensors })
+}
+
+/// What is done to a tensor of a GGUF file.
+pub(crate) fn transform(family: Family, config: &Config, id: TensorId) -> Transform {
+    match (family, id.role) {
         (Family::Llama, Role::AttnQ | Role::AttnK | Role::AttnQBias | Role::AttnKBias) => {
             Transform::UnpairRows { head_dim: config.layers[id.layer.unwrap_or(0)].head_dim }
         }
         _ => Transform::None,
-    });
-    refuse_unknown_tensors(file, &tensors)?;
-    Ok(Model { family, config, tensors })
+    }
 }
 
 /// A tensor's name in GGUF.
@@ -56,7 +61,8 @@ pub fn tensor_name(id: TensorId) -> String {
     }
 }
 
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Factors that frequencies are divided by, each by its own.
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// Keys under the architecture's prefix that are read below.
 const KNOWN_KEYS: [&str; 27] = [
@@ -93,6 +99,21 @@ const KNOWN_KEYS: [&str; 27] = [
 /// llama.cpp knows it by this number too.
 const GEMMA3_27B_LAYERS: usize = 62;
 
+/// By how much attention is scaled where `attention.scale` doesn't say.
+pub(crate) fn default_attn_scale(
+    family: Family,
+    n_layers: usize,
+    dim: usize,
+    n_heads: usize,
+    head_dim: usize,
+) -> f32 {
+    let gemma = family == Family::Gemma3;
+    match n_layers {
+        GEMMA3_27B_LAYERS if gemma => 1.0 / (dim as f32 / n_heads as f32).sqrt(),
+        _ => 1.0 / (head_dim as f32).sqrt(),
+    }
+}
+
 struct Keys<'a, 'b> {
     file: &'a Gguf<'b>,
     family: Family,
@@ -117,10 +138,7 @@ impl Keys<'_, '_> {
         let windows = self.windows(n_layers)?;
         let (rope, local_rope) = self.ropes(head_dim)?;
         self.refuse_neutral_keys()?;
-        let default_scale = match n_layers {
-            GEMMA3_27B_LAYERS if gemma => 1.0 / (dim as f32 / heads[0] as f32).sqrt(),
-            _ => 1.0 / (head_dim as f32).sqrt(),
-        };
+        let default_scale = default_attn_scale(self.family, n_layers, dim, heads[0], head_dim);
         let attn_scale = match self.float("attention.scale")? {
             Some(scale) if scale != 0.0 => {
                 positive(&self.key("attention.scale"), scale, 1e6)? as f32

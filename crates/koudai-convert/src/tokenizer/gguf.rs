@@ -226,7 +226,7 @@ fn kinds(vocab: &GgufVocab<'_>) -> Result<Vec<Kind>, Error> {
     types.iter().enumerate().map(kind).collect()
 }
 
-fn ends_turns(spelling: &[u8]) -> bool {
+pub(super) fn ends_turns(spelling: &[u8]) -> bool {
     super::END_SPELLINGS.iter().any(|end| end.as_bytes() == spelling)
 }
 

@@ -358,14 +358,22 @@ fn tokens(
     Ok(tokens)
 }
 
+/// Each space becomes `▁`.
+pub(super) fn space() -> Value {
+    json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})
+}
+
+/// One `▁` is put first.
+pub(super) fn prepend() -> Value {
+    json!({"type": "Prepend", "prepend": "▁"})
+}
+
 fn normalizer(value: &Value) -> Result<Normalizer, Error> {
-    let space = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
-    let prepend = json!({"type": "Prepend", "prepend": "▁"});
     match flat(value, "normalizers")?.as_slice() {
         [] => Ok(Normalizer::None),
         [one] if **one == json!({"type": "NFC"}) => Ok(Normalizer::Nfc),
-        [one] if **one == space => Ok(Normalizer::Metaspace),
-        [first, second] if **first == prepend && **second == space => {
+        [one] if **one == space() => Ok(Normalizer::Metaspace),
+        [first, second] if **first == prepend() && **second == space() => {
             Ok(Normalizer::MetaspacePrepend)
         }
         _ => Err(unsupported("normalizer", value)),
@@ -374,13 +382,20 @@ fn normalizer(value: &Value) -> Result<Normalizer, Error> {
 
 const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// How Qwen 2 splits numbers: into single digits.
+pub(super) const DIGIT: &str = r"\p{N}";
+/// How Llama 3 does: into threes.
+pub(super) const DIGITS: &str = r"\p{N}{1,3}";
+
+/// The split of Qwen 2 and Llama 3, which differ in `digits`.
+pub(super) fn cl100k(digits: &str) -> Value {
+    let regex = CL100K.replace("DIGITS", digits);
+    let pattern = json!({ "Regex": regex });
+    json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
+}
+
 fn pretokenizer(value: &Value, normalizer: Normalizer) -> Result<Pretokenizer, Error> {
     let metaspace = matches!(normalizer, Normalizer::Metaspace | Normalizer::MetaspacePrepend);
-    let split = |digits: &str| {
-        let regex = CL100K.replace("DIGITS", digits);
-        let pattern = json!({ "Regex": regex });
-        json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
-    };
     // Splits at spaces where there are none left: nothing happens.
     let at_spaces = |step: &Value| {
         step["type"] == "Split"
@@ -399,8 +414,8 @@ fn pretokenizer(value: &Value, normalizer: Normalizer) -> Result<Pretokenizer, E
             Pretokenizer::SmolLm
         }
         [first, last] if byte_level_with_regex(last) == Some(false) => match *first {
-            first if *first == split(r"\p{N}") => Pretokenizer::Qwen2,
-            first if *first == split(r"\p{N}{1,3}") => Pretokenizer::Llama3,
+            first if *first == cl100k(DIGIT) => Pretokenizer::Qwen2,
+            first if *first == cl100k(DIGITS) => Pretokenizer::Llama3,
             _ => return Err(unsupported("pre-tokenizer", shown_regex(value))),
         },
         _ => return Err(unsupported("pre-tokenizer", shown_regex(value))),
@@ -428,25 +443,33 @@ fn byte_level_with_regex(step: &Value) -> Option<bool> {
     plain.then_some(regex)
 }
 
-/// Checks the decoder; says whether it drops a space at the start.
-fn strips_leading_space(value: &Value, characters: bool) -> Result<bool, Error> {
-    let steps = flat(value, "decoders")?;
-    let start = [
+/// What decoders of SentencePiece-style vocabularies do first.
+pub(super) fn decoder_start() -> [Value; 3] {
+    [
         json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
         json!({"type": "ByteFallback"}),
         json!({"type": "Fuse"}),
-    ];
-    let strip = json!({"type": "Strip", "content": " ", "start": 1, "stop": 0});
+    ]
+}
+
+/// Then some drop one leading space.
+pub(super) fn strip() -> Value {
+    json!({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+}
+
+/// Checks the decoder; says whether it drops a space at the start.
+fn strips_leading_space(value: &Value, characters: bool) -> Result<bool, Error> {
+    let steps = flat(value, "decoders")?;
     if !characters {
         return match steps.as_slice() {
             [one] if one["type"] == "ByteLevel" => Ok(false),
             _ => Err(unsupported("decoder", value)),
         };
     }
-    let known = steps.len() >= 3 && steps.iter().zip(&start).all(|(a, b)| **a == *b);
+    let known = steps.len() >= 3 && steps.iter().zip(decoder_start()).all(|(a, b)| **a == b);
     match steps.get(3..) {
         Some([]) if known => Ok(false),
-        Some([last]) if known && **last == strip => Ok(true),
+        Some([last]) if known && **last == strip() => Ok(true),
         _ => Err(unsupported("decoder", value)),
     }
 }

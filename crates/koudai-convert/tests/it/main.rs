@@ -1,5 +1,6 @@
 //! Integration tests of the converter, one module per subject.
 
+mod export;
 mod folder;
 mod gguf;
 mod hostile;

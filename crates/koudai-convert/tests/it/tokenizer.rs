@@ -18,14 +18,14 @@ use serde_json::{Value, json};
 use crate::support::{data, model};
 
 /// Our tokenizer and the reference's, made from the same file.
-struct Pair {
-    ours: Tokenizer,
+pub(crate) struct Pair {
+    pub(crate) ours: Tokenizer,
     parses: tokenizers::Tokenizer,
     takes_as_text: tokenizers::Tokenizer,
 }
 
 impl Pair {
-    fn new(json: &[u8]) -> Self {
+    pub(crate) fn new(json: &[u8]) -> Self {
         let parses = tokenizers::Tokenizer::from_bytes(json).unwrap();
         let mut takes_as_text = parses.clone();
         takes_as_text.set_encode_special_tokens(true);
@@ -42,7 +42,7 @@ fn open(spec: &Spec) -> Tokenizer {
 }
 
 /// Both modes of encoding, and decoding, agree with the reference on `text`.
-fn same(pair: &Pair, text: &str) -> Result<(), String> {
+pub(crate) fn same(pair: &Pair, text: &str) -> Result<(), String> {
     let reference = |tokenizer: &tokenizers::Tokenizer| {
         tokenizer.encode_fast(text, false).unwrap().get_ids().to_vec()
     };
@@ -205,7 +205,7 @@ impl Random {
     }
 }
 
-fn varied_texts(count: usize) -> Vec<String> {
+pub(crate) fn varied_texts(count: usize) -> Vec<String> {
     let mut random = Random(1);
     let single = FRAGMENTS.iter().map(|s| s.to_string());
     let whole: Vec<String> = single.chain((0..count).map(|_| random.text())).collect();
@@ -453,7 +453,7 @@ fn metaspace_file(prepend: bool, bytes: bool, change: impl Fn(&mut Value)) -> Ve
 }
 
 /// One small tokenizer of every shape we convert.
-fn small() -> &'static [Pair] {
+pub(crate) fn small() -> &'static [Pair] {
     static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
     PAIRS.get_or_init(|| {
         let nfc = json!({"type": "NFC"});
