@@ -1,8 +1,7 @@
 //! AVX2 with FMA and F16C: the 16 rows of a panel are two registers of 8 lanes.
 //!
-//! Start with [`q4_tile`]. 4-bit codes are at most 15 and activations at most 127 in magnitude, so
-//! `vpmaddubsw` can't saturate and 8 of its results still fit 16 bits: one group of 32 inputs is
-//! summed in 16 bits and widened once.
+//! Start with [`q4_tile`]. What multiplies bytes is a [`Dot`]: here [`Pairs`], in the `avxvnni` table
+//! one instruction for four products. Both give the same integers, and all else is shared.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -21,10 +20,10 @@ pub(crate) fn supported() -> bool {
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "avx2",
-    matmul_q8,
-    matmul_q4g32: matmul_q4::<32, 32>,
-    matmul_q4g64: matmul_q4::<64, 64>,
-    matmul_q4s32: matmul_q4::<64, 32>,
+    matmul_q8: matmul_q8::<Pairs>,
+    matmul_q4g32: matmul_q4::<Pairs, 32, 32>,
+    matmul_q4g64: matmul_q4::<Pairs, 64, 64>,
+    matmul_q4s32: matmul_q4::<Pairs, 64, 32>,
     matmul_f32: ByKind {
         f32: matmul_float::<4>,
         f16: matmul_float::<2>,
@@ -46,6 +45,58 @@ pub(crate) static KERNELS: Kernels = Kernels {
 
 for_isa!("avx2,fma,f16c");
 
+/// Products of unsigned codes with signed activations, added up in 8 lanes, one for each row.
+pub(crate) trait Dot {
+    /// `sum` + 8 inputs with 4-bit codes. Four inputs lie in a lane, so there are two vectors of each.
+    unsafe fn q4(sum: __m256i, codes: [__m256i; 2], a: [__m256i; 2]) -> __m256i;
+
+    /// The 32-bit sums of a group of 32 inputs that `q4` added up from zero.
+    unsafe fn q4_sums(sum: __m256i) -> __m256i;
+
+    /// What a group adds to with `q8`, given the sum of its activations.
+    unsafe fn q8_start(a: i32) -> __m256i;
+
+    /// `sum` + 4 inputs with 8-bit codes, whose zero is 128.
+    unsafe fn q8(sum: __m256i, codes: __m256i, a: __m256i) -> __m256i;
+}
+
+/// `vpmaddubsw`, which adds up pairs of products in 16 bits.
+struct Pairs;
+
+impl Dot for Pairs {
+    /// Codes are at most 15 and activations at most 127 in magnitude: nothing saturates, and a whole
+    /// group fits 16 bits.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn q4(sum: __m256i, codes: [__m256i; 2], a: [__m256i; 2]) -> __m256i {
+        let low = _mm256_maddubs_epi16(codes[0], a[0]);
+        let high = _mm256_maddubs_epi16(codes[1], a[1]);
+        _mm256_add_epi16(sum, _mm256_add_epi16(low, high))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn q4_sums(sum: __m256i) -> __m256i {
+        _mm256_madd_epi16(sum, _mm256_set1_epi16(1))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn q8_start(_: i32) -> __m256i {
+        _mm256_setzero_si256()
+    }
+
+    /// code - 128 as a signed byte has a magnitude of at most 128, so with signs moved to the
+    /// activations a pair is at most 2 · 128 · 127, which fits 16 bits.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn q8(sum: __m256i, codes: __m256i, a: __m256i) -> __m256i {
+        let w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+        _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+}
+
 /// 8 half floats at `at`, widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -55,18 +106,18 @@ unsafe fn halves(at: *const u8) -> __m256 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
+pub(crate) unsafe fn matmul_q4<D: Dot, const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
     stride: usize,
 ) {
     // SAFETY: the caller sized panel, rows and output.
-    unsafe { by_planes!(x.planes, |P| q4_planes::<BLOCK, GROUP, P>(panel, x, out, stride)) }
+    unsafe { by_planes!(x.planes, |P| q4_planes::<D, BLOCK, GROUP, P>(panel, x, out, stride)) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q4_planes<const BLOCK: usize, const GROUP: usize, const PLANES: usize>(
+unsafe fn q4_planes<D: Dot, const BLOCK: usize, const GROUP: usize, const PLANES: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -76,13 +127,13 @@ unsafe fn q4_planes<const BLOCK: usize, const GROUP: usize, const PLANES: usize>
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         for side in 0..2 {
-            in_tiles!(pairs, [4, 2], |row, R| q4_tile::<BLOCK, GROUP, PLANES, R, 1>(
+            in_tiles!(pairs, [4, 2], |row, R| q4_tile::<D, BLOCK, GROUP, PLANES, R, 1>(
                 panel, x, out, stride, side, row
             ));
         }
         if pairs < x.n_rows {
             // A row alone has registers for both sides, so the panel is read once, in order.
-            q4_tile::<BLOCK, GROUP, PLANES, 1, 2>(panel, x, out, stride, 0, pairs);
+            q4_tile::<D, BLOCK, GROUP, PLANES, 1, 2>(panel, x, out, stride, 0, pairs);
         }
     }
 }
@@ -91,6 +142,7 @@ unsafe fn q4_planes<const BLOCK: usize, const GROUP: usize, const PLANES: usize>
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn q4_tile<
+    D: Dot,
     const BLOCK: usize,
     const GROUP: usize,
     const PLANES: usize,
@@ -105,7 +157,7 @@ unsafe fn q4_tile<
     row: usize,
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
-    let (nibble, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
+    let nibble = _mm256_set1_epi8(15);
     // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let mut sums = [[_mm256_setzero_ps(); SIDES]; R];
@@ -120,14 +172,12 @@ unsafe fn q4_tile<
                     for half in 0..SIDES {
                         let bytes = at.add(line * 64 + (side + half) * 32);
                         let bytes = _mm256_loadu_si256(bytes.cast());
-                        let lows = _mm256_and_si256(bytes, nibble);
-                        let highs = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+                        let codes = [bytes, _mm256_srli_epi16::<4>(bytes)]
+                            .map(|bytes| _mm256_and_si256(bytes, nibble));
                         for (r, dots) in dots.iter_mut().enumerate() {
                             for (plane, dot) in dots[half].iter_mut().enumerate() {
                                 let a = quads(x, row + r, plane, xg * ACTIVATION_GROUP + line * 8);
-                                let low = _mm256_maddubs_epi16(lows, quad(a));
-                                let high = _mm256_maddubs_epi16(highs, quad(a.add(1)));
-                                *dot = _mm256_add_epi16(*dot, _mm256_add_epi16(low, high));
+                                *dot = D::q4(*dot, codes, [quad(a), quad(a.add(1))]);
                             }
                         }
                     }
@@ -139,7 +189,7 @@ unsafe fn q4_tile<
                     let min = _mm256_set1_ps(*x.mins.get_unchecked((row + r) * x_groups + xg));
                     for (half, sum) in sums.iter_mut().enumerate() {
                         let (d, m) = q4_scales::<BLOCK, GROUP>(header.add(half * 16), input);
-                        let dots = dots[r][half].map(|dot| _mm256_madd_epi16(dot, ones));
+                        let dots = dots[r][half].map(|dot| D::q4_sums(dot));
                         *sum = _mm256_fmadd_ps(d, scaled(x, row + r, xg, dots), *sum);
                         *sum = _mm256_fmadd_ps(m, min, *sum);
                     }
@@ -218,11 +268,16 @@ unsafe fn scaled<const PLANES: usize>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
+pub(crate) unsafe fn matmul_q8<D: Dot>(
+    panel: &[u8],
+    x: &QuantizedRows<'_>,
+    out: *mut f32,
+    stride: usize,
+) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         for side in 0..2 {
-            by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<P, R>(
+            by_planes!(x.planes, |P| in_tiles!(x.n_rows, [4, 2, 1], |row, R| q8_tile::<D, P, R>(
                 panel, x, out, stride, side, row
             )))
         }
@@ -232,7 +287,7 @@ unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: 
 /// Rows 0..8 (`side` 0) or 8..16 of a panel, times a tile of activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn q8_tile<const PLANES: usize, const R: usize>(
+unsafe fn q8_tile<D: Dot, const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -241,24 +296,23 @@ unsafe fn q8_tile<const PLANES: usize, const R: usize>(
     row: usize,
 ) {
     let groups = x.cols / ACTIVATION_GROUP;
-    let (zero, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     // SAFETY: the panel has 32 bytes of scales and 512 of codes per group; inputs exist in every row.
     unsafe {
         let mut sums = [_mm256_setzero_ps(); R];
         let codes = panel.as_ptr().add(q8_scale_bytes(x.cols) + side * 32);
         for g in 0..groups {
-            let mut dots = [[_mm256_setzero_si256(); PLANES]; R];
+            let mut dots: [[__m256i; PLANES]; R] = std::array::from_fn(|r| {
+                std::array::from_fn(|plane| {
+                    let at = ((row + r) * PLANES + plane) * groups + g;
+                    D::q8_start(*x.sums.get_unchecked(at))
+                })
+            });
             for line in 0..8 {
-                let at = codes.add(g * 512 + line * 64);
-                // code - 128 as a signed byte; its magnitude is at most 128, so with signs moved to
-                // the activations vpmaddubsw gives at most 2 · 128 · 127, which fits.
-                let w = _mm256_xor_si256(_mm256_loadu_si256(at.cast()), zero);
-                let magnitude = _mm256_abs_epi8(w);
+                let codes = _mm256_loadu_si256(codes.add(g * 512 + line * 64).cast());
                 for (r, dots) in dots.iter_mut().enumerate() {
                     for (plane, dot) in dots.iter_mut().enumerate() {
                         let a = quad(quads(x, row + r, plane, g * ACTIVATION_GROUP + line * 4));
-                        let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, w));
-                        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(pairs, ones));
+                        *dot = D::q8(*dot, codes, a);
                     }
                 }
             }

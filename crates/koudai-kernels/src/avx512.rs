@@ -1,9 +1,9 @@
 //! AVX-512 with VNNI: 16 rows of a panel are the 16 lanes of a register.
 //!
-//! Start with [`q4_tile`]: a 64-byte line unpacks into two operands of `vpdpbusd`, each multiplied
-//! with 4 broadcast activation bytes per plane of every row in the tile. Tiles of 8, 4, 2 and 1 rows
-//! share the unpacking and do the same arithmetic per row, so a row's result never depends on its
-//! neighbours.
+//! Start with [`q4_tile`] and [`Dot`]: a 64-byte line unpacks into two operands of `vpdpbusd`, each
+//! multiplied with 4 broadcast activation bytes per plane of every row in the tile. Tiles of 8, 4, 2
+//! and 1 rows share the unpacking and do the same arithmetic per row, so a row's result never depends
+//! on its neighbours. The `amx` table brings another [`Dot`] and shares the rest.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -49,8 +49,104 @@ pub(crate) static KERNELS: Kernels = Kernels {
 
 for_isa!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c");
 
+/// Integer products of a group of 32 inputs of a panel with a tile of activation rows.
+pub(crate) trait Dot {
+    /// 4-bit codes, 4 lines of them.
+    unsafe fn q4<const PLANES: usize, const R: usize>(
+        lines: *const u8,
+        rows: &Tile<PLANES>,
+        group: usize,
+    ) -> [[__m512i; PLANES]; R];
+
+    /// 8-bit codes whose zero is 128, 8 lines of them.
+    unsafe fn q8<const PLANES: usize, const R: usize>(
+        lines: *const u8,
+        rows: &Tile<PLANES>,
+        group: usize,
+    ) -> [[__m512i; PLANES]; R];
+}
+
+/// `vpdpbusd`: one row of activations at a time, in registers.
+pub(crate) struct Vnni;
+
+impl Dot for Vnni {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+    unsafe fn q4<const PLANES: usize, const R: usize>(
+        lines: *const u8,
+        rows: &Tile<PLANES>,
+        group: usize,
+    ) -> [[__m512i; PLANES]; R] {
+        let mut dots = [[_mm512_setzero_si512(); PLANES]; R];
+        // SAFETY: the caller has 4 lines there and the group in every row.
+        unsafe {
+            for line in 0..4 {
+                let codes = unpack(lines.add(line * 64));
+                for (r, dots) in dots.iter_mut().enumerate() {
+                    for (plane, dot) in dots.iter_mut().enumerate() {
+                        let a = rows.quads(r, plane, group * ACTIVATION_GROUP + line * 8);
+                        *dot = _mm512_dpbusd_epi32(*dot, codes[0], quad(a));
+                        *dot = _mm512_dpbusd_epi32(*dot, codes[1], quad(a.add(1)));
+                    }
+                }
+            }
+        }
+        dots
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+    unsafe fn q8<const PLANES: usize, const R: usize>(
+        lines: *const u8,
+        rows: &Tile<PLANES>,
+        group: usize,
+    ) -> [[__m512i; PLANES]; R] {
+        // SAFETY: the caller has 8 lines there and the group in every row.
+        unsafe {
+            // Codes are unsigned with zero at 128: start from -128 · Σ a.
+            let mut dots: [[__m512i; PLANES]; R] = std::array::from_fn(|r| {
+                std::array::from_fn(|plane| _mm512_set1_epi32(-128 * rows.sum(r, plane, group)))
+            });
+            for line in 0..8 {
+                let codes = load(lines.add(line * 64));
+                for (r, dots) in dots.iter_mut().enumerate() {
+                    for (plane, dot) in dots.iter_mut().enumerate() {
+                        let a = rows.quads(r, plane, group * ACTIVATION_GROUP + line * 4);
+                        *dot = _mm512_dpbusd_epi32(*dot, codes, quad(a));
+                    }
+                }
+            }
+            dots
+        }
+    }
+}
+
+/// A line of codes; asks for the one that comes 2 KB later, maybe of the next panel. The hardware's
+/// own prefetching isn't far enough ahead of a core that multiplies: decoding on one thread is 1.3
+/// times as fast with this (LOG.md, 2026-11-30).
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn load(line: *const u8) -> __m512i {
+    // SAFETY: the caller has 64 bytes there; a prefetch of any address is harmless, and
+    // `wrapping_add` may leave the panel.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(2048).cast());
+        _mm512_loadu_si512(line.cast())
+    }
+}
+
+/// A line of 4-bit codes: its first and its last 4 inputs, a byte each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) unsafe fn unpack(line: *const u8) -> [__m512i; 2] {
+    let nibble = _mm512_set1_epi8(15);
+    // SAFETY: the caller has 64 bytes there.
+    let bytes = unsafe { load(line) };
+    [_mm512_and_si512(bytes, nibble), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble)]
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
+pub(crate) unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -59,6 +155,7 @@ unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
         by_planes!(x.planes, |P| in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q4_tile::<
+            Vnni,
             BLOCK,
             GROUP,
             P,
@@ -71,7 +168,13 @@ unsafe fn matmul_q4<const BLOCK: usize, const GROUP: usize>(
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn q4_tile<const BLOCK: usize, const GROUP: usize, const PLANES: usize, const R: usize>(
+pub(crate) unsafe fn q4_tile<
+    D: Dot,
+    const BLOCK: usize,
+    const GROUP: usize,
+    const PLANES: usize,
+    const R: usize,
+>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -79,7 +182,6 @@ unsafe fn q4_tile<const BLOCK: usize, const GROUP: usize, const PLANES: usize, c
     row: usize,
 ) {
     let x_groups = x.cols / ACTIVATION_GROUP;
-    let nibble = _mm512_set1_epi8(15);
     // SAFETY: every block of the panel has 64 + 8·BLOCK bytes and its inputs exist in every row.
     unsafe {
         let rows = Tile::<PLANES>::new(x, row);
@@ -91,20 +193,7 @@ unsafe fn q4_tile<const BLOCK: usize, const GROUP: usize, const PLANES: usize, c
             at = at.add(Q4_HEADER_BYTES);
             for input in (0..BLOCK).step_by(ACTIVATION_GROUP) {
                 let (d, m) = q4_scales::<BLOCK, GROUP>(header, input);
-                let mut dots = [[_mm512_setzero_si512(); PLANES]; R];
-                for line in 0..4 {
-                    let bytes = _mm512_loadu_si512(at.add(line * 64).cast());
-                    prefetch(at.wrapping_add(line * 64));
-                    let lows = _mm512_and_si512(bytes, nibble);
-                    let highs = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble);
-                    for (r, dots) in dots.iter_mut().enumerate() {
-                        for (plane, dot) in dots.iter_mut().enumerate() {
-                            let a = rows.quads(r, plane, xg * ACTIVATION_GROUP + line * 8);
-                            *dot = _mm512_dpbusd_epi32(*dot, lows, quad(a));
-                            *dot = _mm512_dpbusd_epi32(*dot, highs, quad(a.add(1)));
-                        }
-                    }
-                }
+                let dots = D::q4::<PLANES, R>(at, &rows, xg);
                 for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = _mm512_fmadd_ps(d, rows.scaled(r, xg, dots[r]), *sum);
                     *sum = _mm512_fmadd_ps(m, _mm512_set1_ps(rows.min(r, xg)), *sum);
@@ -135,22 +224,13 @@ unsafe fn q4_scales<const BLOCK: usize, const GROUP: usize>(
     (d, _mm512_mul_ps(d, _mm512_set1_ps(-8.0)))
 }
 
-/// Asks for the weights that come 2 KB later, maybe of the next panel. The hardware's own prefetching
-/// isn't far enough ahead of a core that multiplies: decoding on one thread is 1.3 times as fast with
-/// this (LOG.md, 2026-11-30).
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    // SAFETY: a prefetch of any address is harmless, and `wrapping_add` may leave the panel.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(2048).cast()) }
-}
-
 /// Where the activations of a tile of rows lie.
-struct Tile<const PLANES: usize> {
+pub(crate) struct Tile<const PLANES: usize> {
     codes: *const i8,
     scales: *const f32,
     sums: *const i32,
     mins: *const f32,
-    cols: usize,
+    pub(crate) cols: usize,
     groups: usize,
 }
 
@@ -174,7 +254,7 @@ impl<const PLANES: usize> Tile<PLANES> {
 
     /// Codes from input `k` of row `r` on, four to a word.
     #[inline(always)]
-    unsafe fn quads(&self, r: usize, plane: usize, k: usize) -> *const i32 {
+    pub(crate) unsafe fn quads(&self, r: usize, plane: usize, k: usize) -> *const i32 {
         // SAFETY: the caller's row, plane and input exist.
         unsafe { self.codes.add((r * PLANES + plane) * self.cols + k).cast() }
     }
@@ -217,10 +297,10 @@ unsafe fn quad(codes: *const i32) -> __m512i {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
+pub(crate) unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: usize) {
     // SAFETY: the caller sized panel, rows and output.
     unsafe {
-        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<P, R>(
+        by_planes!(x.planes, |P| in_tiles!(x.n_rows, [8, 4, 2, 1], |row, R| q8_tile::<Vnni, P, R>(
             panel, x, out, stride, row
         )))
     }
@@ -228,7 +308,7 @@ unsafe fn matmul_q8(panel: &[u8], x: &QuantizedRows<'_>, out: *mut f32, stride: 
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
-unsafe fn q8_tile<const PLANES: usize, const R: usize>(
+pub(crate) unsafe fn q8_tile<D: Dot, const PLANES: usize, const R: usize>(
     panel: &[u8],
     x: &QuantizedRows<'_>,
     out: *mut f32,
@@ -242,20 +322,7 @@ unsafe fn q8_tile<const PLANES: usize, const R: usize>(
         let mut at = panel.as_ptr().add(q8_scale_bytes(x.cols));
         for g in 0..rows.groups {
             let d = _mm512_cvtph_ps(_mm256_loadu_si256(panel.as_ptr().add(g * 32).cast()));
-            // Codes are unsigned with zero at 128: start from -128 · Σ a.
-            let mut dots: [[__m512i; PLANES]; R] = std::array::from_fn(|r| {
-                std::array::from_fn(|plane| _mm512_set1_epi32(-128 * rows.sum(r, plane, g)))
-            });
-            for line in 0..8 {
-                let q = _mm512_loadu_si512(at.add(line * 64).cast());
-                prefetch(at.wrapping_add(line * 64));
-                for (r, dots) in dots.iter_mut().enumerate() {
-                    for (plane, dot) in dots.iter_mut().enumerate() {
-                        let a = rows.quads(r, plane, g * ACTIVATION_GROUP + line * 4);
-                        *dot = _mm512_dpbusd_epi32(*dot, q, quad(a));
-                    }
-                }
-            }
+            let dots = D::q8::<PLANES, R>(at, &rows, g);
             for (r, sum) in sums.iter_mut().enumerate() {
                 *sum = _mm512_fmadd_ps(d, rows.scaled(r, g, dots[r]), *sum);
             }

@@ -15,9 +15,13 @@ mod table;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 #[cfg(target_arch = "aarch64")]
 mod dotprod;
 #[cfg(target_arch = "aarch64")]

@@ -88,8 +88,14 @@ impl Kernels {
                 if crate::avx2::supported() {
                     tables.push(&crate::avx2::KERNELS);
                 }
+                if crate::avxvnni::supported() {
+                    tables.push(&crate::avxvnni::KERNELS);
+                }
                 if crate::avx512::supported() {
                     tables.push(&crate::avx512::KERNELS);
+                }
+                if crate::amx::supported() {
+                    tables.push(&crate::amx::KERNELS);
                 }
             }
             #[cfg(target_arch = "aarch64")]
