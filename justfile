@@ -35,6 +35,10 @@ fuzz-smoke seconds="60":
 aarch64-under-qemu:
     tools/aarch64.sh
 
+# Kernels for AVX-VNNI and AMX: tests under emulation of two processors of Intel, some minutes each
+x86-emulated:
+    tools/x86-emulated.sh
+
 # Fetch the models of the golden tests with the command itself
 pull:
     cargo run -p koudai-cli -- pull smollm2-135m

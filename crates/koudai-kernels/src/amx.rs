@@ -7,7 +7,7 @@
 //! and a row's result doesn't depend on whether it sat in a tile.
 //!
 //! Rust's intrinsics for tiles aren't stable yet. Encodings and rules are in Intel's Software
-//! Developer's Manual, volume 1, chapter 18. No time was measured.
+//! Developer's Manual, volume 1, chapter 18. No time was measured; see docs/performance.md.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -309,11 +309,12 @@ mod tests {
     use crate::matrix::{Kind, Matrix};
     use crate::rows::{Columns, Rows};
 
-    /// The products of [`Unit::multiply`] in plain arithmetic: what tiles do, on any processor.
-    struct Model;
+    /// The products of [`Unit::multiply`] in plain arithmetic. Unsigned, it is what Bochs 3.0 and 3.1
+    /// take `tdpbssd` for.
+    struct Model<const SIGNED: bool>;
 
-    impl Unit for Model {
-        unsafe fn ready() -> Model {
+    impl<const SIGNED: bool> Unit for Model<SIGNED> {
+        unsafe fn ready() -> Self {
             Model
         }
 
@@ -324,61 +325,35 @@ mod tests {
             out: *mut i32,
             out_stride: usize,
         ) {
+            let number = |byte: i8| if SIGNED { byte as i32 } else { byte as u8 as i32 };
             for (r, j) in (0..TILE_ROWS).flat_map(|r| (0..TILE_ROWS).map(move |j| (r, j))) {
                 // SAFETY: the caller's promise.
                 let term = |i: usize| unsafe {
                     let w = w.add(i / 4 * 64 + j * 4 + i % 4).cast::<i8>().read();
-                    w as i32 * a.add(r * a_stride + i).read() as i32
+                    number(w) * number(a.add(r * a_stride + i).read())
                 };
+                let dot = (0..ACTIVATION_GROUP).map(term).sum();
                 // SAFETY: the caller's promise.
-                unsafe {
-                    *out.byte_add(r * out_stride).add(j) = (0..ACTIVATION_GROUP).map(term).sum();
-                }
+                unsafe { out.byte_add(r * out_stride).add(j).write(dot) };
             }
         }
     }
 
     static MODEL: Kernels = Kernels {
         name: "amx model",
-        matmul_q8: matmul_q8::<Model>,
-        matmul_q4g32: matmul_q4::<Model, 32, 32>,
-        matmul_q4g64: matmul_q4::<Model, 64, 64>,
-        matmul_q4s32: matmul_q4::<Model, 64, 32>,
+        matmul_q8: matmul_q8::<Model<true>>,
+        matmul_q4g32: matmul_q4::<Model<true>, 32, 32>,
+        matmul_q4g64: matmul_q4::<Model<true>, 64, 64>,
+        matmul_q4s32: matmul_q4::<Model<true>, 64, 32>,
         ..avx512::KERNELS
     };
 
     #[test]
     fn a_unit_that_ignores_signs_is_refused() {
-        /// Bochs 3.0 and 3.1 do this.
-        struct Unsigned;
-        impl Unit for Unsigned {
-            unsafe fn ready() -> Unsigned {
-                Unsigned
-            }
-            unsafe fn multiply(
-                w: *const u8,
-                a: *const i8,
-                a_stride: usize,
-                out: *mut i32,
-                out_stride: usize,
-            ) {
-                for (r, j) in (0..TILE_ROWS).flat_map(|r| (0..TILE_ROWS).map(move |j| (r, j))) {
-                    // SAFETY: the caller's promise.
-                    let term = |i: usize| unsafe {
-                        let a = a.add(r * a_stride + i).cast::<u8>().read();
-                        w.add(i / 4 * 64 + j * 4 + i % 4).read() as i32 * a as i32
-                    };
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        *out.byte_add(r * out_stride).add(j) = (0..ACTIVATION_GROUP).map(term).sum()
-                    };
-                }
-            }
-        }
-        // SAFETY: neither needs anything of the processor.
+        // SAFETY: a model needs nothing of the processor.
         unsafe {
-            assert!(multiplies_right::<Model>());
-            assert!(!multiplies_right::<Unsigned>());
+            assert!(multiplies_right::<Model<true>>());
+            assert!(!multiplies_right::<Model<false>>());
         }
     }
 
