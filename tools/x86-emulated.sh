@@ -128,6 +128,13 @@ BOCHS
     TERM=xterm LTDL_LIBRARY_PATH=$libraries/bochs/plugins \
         "${loaded[@]}" "$root/usr/bin/bochs-bin" -q -f "$work/bochsrc" </dev/null >"$work/screen" 2>&1 &
     local bochs=$!
+    # It draws on a terminal of its own, and stops when nobody reads that.
+    local screen=''
+    while [ -z "$screen" ] && kill -0 $bochs; do
+        sleep 1
+        screen=$(grep -aom1 '/dev/pts/[0-9]*' "$work/screen" || true)
+    done
+    cat "$screen" >/dev/null 2>&1 &
     timeout 1800 tail -n +1 -f --pid=$bochs "$serial" | sed '/^finished:/q' || true
     kill -9 $bochs 2>/dev/null || true
     grep -q '^finished: 0' "$serial" || { echo "$processor: tests failed" >&2; exit 1; }
