@@ -34,7 +34,7 @@ fetch() {
     "${get[@]}" update
     local packages
     packages=$("${get[@]}" install --print-uris --yes --no-install-recommends \
-        bochs bochs-term xorriso isolinux busybox-static |
+        bochs bochs-term xorriso isolinux syslinux-common busybox-static |
         sed -nE "s,^'[^']*' ([^_]*)_.*\.deb .*,\1,p")
     # shellcheck disable=SC2086 # a list of names
     (cd "$apt/debs" && "${get[@]}" download $packages "linux-image-$kernel")
