@@ -23,11 +23,16 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// The .koudai file, downloaded or converted if need be.
     pub(crate) fn path(&self) -> anyhow::Result<PathBuf> {
+        self.path_with(&PullOptions::default())
+    }
+
+    /// The same, converted as `options` say.
+    pub(crate) fn path_with(&self, options: &PullOptions) -> anyhow::Result<PathBuf> {
         let mut progress = output::Progress::bytes();
         let path = koudai_convert::resolve(
             &Cache::from_env()?,
             &self.model,
-            &PullOptions::default(),
+            options,
             &mut |known| {
                 let size = known.bytes.map(|b| output::megabytes(b) + ", ").unwrap_or_default();
                 let (name, license) = (known.name, known.license);

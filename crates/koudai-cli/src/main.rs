@@ -34,6 +34,7 @@ enum Command {
     Score(commands::score::Args),
     Perplexity(commands::perplexity::Args),
     Inspect(commands::inspect::Args),
+    #[command(visible_alias = "quantize")]
     Convert(commands::convert::Args),
     Export(commands::export::Args),
     Bench(commands::bench::Args),

@@ -1,7 +1,7 @@
 //! From a model on disk to a `.koudai` file.
 //!
-//! [`convert`] recognizes the input by its content, has it mapped by [`crate::arch`], and streams its
-//! weights through [`crate::weights`] into the file. Nothing appears under the output's name unless
+//! [`convert`] recognizes the input by its content, has it mapped by [`crate::arch`] (a `.koudai` file
+//! needs no mapping), and streams its weights through [`crate::weights`] into the file. Nothing appears under the output's name unless
 //! all of it is right.
 
 use std::collections::HashSet;
@@ -10,25 +10,31 @@ use std::io::Read;
 use std::path::Path;
 
 use koudai::bytes::SharedBytes;
-use koudai::file::{Defaults, FileWriter, TensorHeader, section};
-use koudai::{Config, Flow, Role};
+use koudai::file::{Defaults, FileWriter, ModelFile, TensorHeader, section};
+use koudai::{Config, Flow, Role, Shape, TensorId};
 use sha2::{Digest, Sha256};
 
-use crate::arch;
+use crate::arch::{self, Mapped, Transform};
+use crate::dequant::TensorType;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::gguf::Gguf;
-use crate::weights::{self, Loss, Plan, Quant, Source, TensorReport};
+use crate::source::{Source, Stored};
+use crate::weights::{self, Loss, Mode, Plan, Quant, TensorReport};
 
 /// Written into every file. The number after the version counts changes of what is written: files
 /// in a cache that have another one are made anew.
-pub const CONVERTER: &str = concat!("koudai-convert ", env!("CARGO_PKG_VERSION"), " (4)");
+pub const CONVERTER: &str = concat!("koudai-convert ", env!("CARGO_PKG_VERSION"), " (5)");
 
 /// What [`convert`] can be told.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How matrices are stored.
     pub quant: Quant,
+    /// Matrices that are stored otherwise; of several that match one, the last counts.
+    pub overrides: Vec<Override>,
+    /// How the codes of quantized matrices are chosen.
+    pub mode: Mode,
     /// The model's name; by default the source's own name for it.
     pub name: Option<String>,
     /// Pre-tokenizer of a byte-level GGUF that names none, or one that isn't known: `gpt-2`, `qwen2`,
@@ -41,7 +47,61 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Options { quant: Quant::Keep, name: None, pre: None, threads }
+        Options {
+            quant: Quant::Keep,
+            overrides: Vec::new(),
+            mode: Mode::default(),
+            name: None,
+            pre: None,
+            threads,
+        }
+    }
+}
+
+impl Options {
+    /// How a matrix is to be stored.
+    fn quant_of(&self, id: TensorId) -> Quant {
+        let matching = self.overrides.iter().rfind(|o| o.matches(id));
+        matching.map_or(self.quant, |o| o.quant)
+    }
+}
+
+/// Stores some matrices in another way than the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Their name, such as `layers.0.ffn_down`; `*` stands for any characters.
+    pub pattern: String,
+    /// How they are stored.
+    pub quant: Quant,
+}
+
+impl Override {
+    /// Reads `PATTERN=QUANT`, such as `layers.*.ffn_down=q8`.
+    pub fn parse(text: &str) -> Option<Override> {
+        let (pattern, quant) = text.rsplit_once('=')?;
+        let quant = Quant::from_name(quant)?;
+        (!pattern.is_empty()).then(|| Override { pattern: pattern.into(), quant })
+    }
+
+    fn matches(&self, id: TensorId) -> bool {
+        let name = id.to_string();
+        let mut parts = self.pattern.split('*');
+        let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
+            return false;
+        };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        // The first place that a part fits leaves most room for the others.
+        for part in parts {
+            let Some(at) = rest.find(part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+impl std::fmt::Display for Override {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.quant.name())
     }
 }
 
@@ -50,9 +110,9 @@ impl Default for Options {
 pub struct Progress {
     /// What is happening.
     pub stage: Stage,
-    /// Bytes done.
+    /// Bytes done; tokens when calibrating.
     pub done: u64,
-    /// Bytes in all; 0 if unknown.
+    /// Bytes or tokens in all; 0 if unknown.
     pub total: u64,
 }
 
@@ -63,6 +123,7 @@ pub enum Stage {
     Download,
     Unpack,
     Hash,
+    Calibrate,
     Convert,
     Export,
 }
@@ -88,7 +149,7 @@ pub(crate) fn tell(
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Family of the model.
-    pub architecture: &'static str,
+    pub architecture: String,
     /// Bytes of the file.
     pub bytes: u64,
     /// Weights of the model, norms and biases included.
@@ -162,7 +223,7 @@ impl Report {
 
 /// A model ready to be written.
 pub(crate) struct Prepared<'a> {
-    pub(crate) architecture: &'static str,
+    pub(crate) architecture: String,
     pub(crate) config: Config,
     pub(crate) plans: Vec<Plan<'a>>,
     pub(crate) tokenizer: Vec<u8>,
@@ -173,7 +234,7 @@ pub(crate) struct Prepared<'a> {
     pub(crate) notes: Vec<String>,
 }
 
-/// Converts a GGUF file or a Hugging Face folder to a `.koudai` file.
+/// Converts a GGUF file, a Hugging Face folder or another `.koudai` file to a `.koudai` file.
 ///
 /// `progress` is called now and then from this thread and can end the work. Unless all of it succeeds,
 /// nothing is left behind.
@@ -221,7 +282,7 @@ fn convert_file(
     let mut start = Vec::new();
     File::open(input).map_err(io)?.take(8).read_to_end(&mut start).map_err(io)?;
     if start.starts_with(b"KOUDAI") {
-        return Err(Error::Input("is a .koudai file already".into()));
+        return convert_koudai(input, output, options, progress);
     }
     if !Gguf::recognizes(&start) {
         let empty = if start.is_empty() { "empty, " } else { "" };
@@ -236,6 +297,81 @@ fn convert_file(
     write(prepared, output, options, progress)
 }
 
+fn convert_koudai(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    progress: &mut Watch<'_>,
+) -> Result<Report, Error> {
+    if options.pre.is_some() {
+        return Err(Error::Input("has its pre-tokenizer in it; --pre is for GGUF files".into()));
+    }
+    let file = ModelFile::open(input).map_err(|e| Error::Input(e.to_string()))?;
+    let mut prepared = prepare_koudai(&file, options)?;
+    prepared.source_sha256 =
+        hash_all(&[(String::new(), koudai::file::map_file(input)?)], progress)?;
+    prepared.meta.push(("source".into(), file_name(input)));
+    write(prepared, output, options, progress)
+}
+
+fn prepare_koudai<'a>(file: &'a ModelFile, options: &Options) -> Result<Prepared<'a>, Error> {
+    let mut plans = Vec::with_capacity(file.tensors().len());
+    for info in file.tensors() {
+        let (id, shape) = (info.id, info.shape);
+        let mapped = Mapped { id, shape, source: id.to_string(), transform: Transform::None };
+        let source = match shape {
+            Shape::Matrix { .. } => Stored::Panels(file.matrix(id)),
+            Shape::Vector(cols) => {
+                let data = file.tensor_data(info);
+                Stored::Rows(Source { kind: TensorType::F32, rows: 1, cols, data })
+            }
+        };
+        plans.push(weights::plan(&mapped, source, options.quant_of(id))?);
+    }
+    let bytes = |name| file.section(name).map(|bytes| bytes.to_vec());
+    let mut notes = Vec::new();
+    for section in file.sections().iter().filter(|s| !WRITTEN.contains(&s.name.as_str())) {
+        notes.push(format!("section `{}` isn't carried over", section.name));
+    }
+    let mut meta = file.meta()?;
+    let was = |key: &str| meta.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
+    let architecture = was("architecture").unwrap_or_default();
+    meta.retain(|(key, _)| !MADE.contains(&key.as_str()));
+    Ok(Prepared {
+        architecture,
+        config: file.config().clone(),
+        plans,
+        tokenizer: bytes(section::TOKENIZER).unwrap_or_default(),
+        template: file.template()?,
+        defaults: file.defaults()?,
+        meta,
+        source_sha256: String::new(),
+        notes,
+    })
+}
+
+/// Sections that [`write`] writes.
+const WRITTEN: [&str; 7] = [
+    section::CONFIG,
+    section::TOKENIZER,
+    section::TEMPLATE,
+    section::DEFAULTS,
+    section::META,
+    section::TENSORS,
+    section::WEIGHTS,
+];
+
+/// Keys of `meta` that say how a file was made.
+const MADE: [&str; 7] = [
+    "architecture",
+    "converter",
+    "quant",
+    "quant_mode",
+    "quant_overrides",
+    "source",
+    "source_sha256",
+];
+
 fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, Error> {
     let model = arch::gguf::model(file)?;
     let mut plans = Vec::with_capacity(model.tensors.len());
@@ -248,7 +384,7 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
             _ => return Err(Error::tensor(tensor.name, format!("has shape {:?}", tensor.dims))),
         };
         let source = Source { kind: tensor.kind, rows, cols, data: tensor.data };
-        plans.push(weights::plan(mapped, source, options.quant)?);
+        plans.push(weights::plan(mapped, source, options.quant_of(mapped.id))?);
     }
     let mut notes = Vec::new();
     if model.config.tied_head && file.tensor("output.weight").is_some() {
@@ -266,7 +402,7 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
         }
     }
     Ok(Prepared {
-        architecture: model.family.name(),
+        architecture: model.family.name().into(),
         config: model.config,
         plans,
         tokenizer: spec.to_bytes().map_err(|e| Error::Tokenizer(e.into()))?,
@@ -304,7 +440,7 @@ fn prepare_folder<'a>(folder: &'a Folder, options: &Options) -> Result<Prepared<
     for mapped in &model.tensors {
         let missing = || Error::tensor(&mapped.source, "is missing");
         let source = *tensors.get(&mapped.source).ok_or_else(missing)?;
-        plans.push(weights::plan(mapped, source, options.quant)?);
+        plans.push(weights::plan(mapped, source, options.quant_of(mapped.id))?);
     }
     let used: HashSet<&str> = model.tensors.iter().map(|m| m.source.as_str()).collect();
     let mut notes = Vec::new();
@@ -328,7 +464,7 @@ fn prepare_folder<'a>(folder: &'a Folder, options: &Options) -> Result<Prepared<
     let spec = folder.tokenizer(model.config.vocab_size)?;
     let license = folder.license()?.map(|license| ("license".to_owned(), license));
     Ok(Prepared {
-        architecture: model.family.name(),
+        architecture: model.family.name().into(),
         config: model.config,
         plans,
         tokenizer: spec.to_bytes().map_err(|e| Error::Tokenizer(e.into()))?,
@@ -371,12 +507,30 @@ pub(crate) fn write(
         meta.push(("name".into(), name.clone()));
     }
     for (key, value) in [
-        ("architecture", architecture),
+        ("architecture", architecture.as_str()),
         ("converter", CONVERTER),
         ("quant", options.quant.name()),
+        ("quant_mode", options.mode.name()),
         ("source_sha256", &prepared.source_sha256),
     ] {
         meta.push((key.into(), value.into()));
+    }
+    let names: Vec<String> = options.overrides.iter().map(Override::to_string).collect();
+    if !names.is_empty() {
+        meta.push(("quant_overrides".into(), names.join(" ")));
+    }
+    if let Mode::Calibrate(calibration) = &options.mode
+        && calibration.config() != &config
+    {
+        return Err(Error::Input("isn't the model that was calibrated".into()));
+    }
+    let matrices = || plans.iter().filter(|p| matches!(p.shape, Shape::Matrix { .. }));
+    if let Some(o) = options.overrides.iter().find(|o| !matrices().any(|p| o.matches(p.id))) {
+        let some =
+            matrices().next_back().map_or_else(String::new, |p| format!(", such as `{}`", p.id));
+        let why =
+            format!("has no matrix `{}`; `inspect --tensors` lists their names{some}", o.pattern);
+        return Err(Error::Input(why));
     }
     if let Some(folder) = output.parent() {
         std::fs::create_dir_all(folder).map_err(|e| Error::Io(folder.to_owned(), e))?;
@@ -398,7 +552,7 @@ pub(crate) fn write(
     let mut remaining = plans.iter();
     file.tensors(&config, &headers, |_, _, sink| -> Result<(), Error> {
         let Some(plan) = remaining.next() else { return Ok(()) };
-        tensors.push(weights::encode(plan, options.threads, |bytes| {
+        tensors.push(weights::encode(plan, &options.mode, options.threads, |bytes| {
             done += bytes.len() as u64;
             tell(progress, Stage::Convert, done, total)?;
             Ok(sink.write(bytes)?)
@@ -410,6 +564,17 @@ pub(crate) fn write(
     let bytes = std::fs::metadata(output).map_err(io)?.len();
     let n_weights = tensors.iter().map(|t: &TensorReport| t.weights).sum::<u64>();
     let mut notes = prepared.notes;
+    let again: Vec<&Plan<'_>> = plans.iter().filter(|p| p.requantizes()).collect();
+    if !again.is_empty() {
+        let mut formats: Vec<&str> = again.iter().map(|p| p.source.format()).collect();
+        formats.sort_unstable();
+        formats.dedup();
+        notes.push(format!(
+            "{} matrices were quantized before ({}) and are quantized again: what both lose adds up",
+            again.len(),
+            formats.join(", ")
+        ));
+    }
     notes
         .extend(tensors.iter().filter_map(|t| Some(format!("{}: {}", t.source, t.note.as_ref()?))));
     Ok(Report {

@@ -43,6 +43,8 @@ pub enum Error {
     Tokenizer(crate::tokenizer::Error),
     /// The output can't be written.
     Output(FileError),
+    /// The engine can't run the model to calibrate it.
+    Engine(koudai::Error),
     /// A download that didn't work; trying again may.
     Download {
         /// What was fetched.
@@ -98,6 +100,7 @@ impl std::fmt::Display for Error {
             Error::Tensor { name, why } => write!(f, "tensor `{name}` {why}"),
             Error::Tokenizer(e) => e.fmt(f),
             Error::Output(e) => e.fmt(f),
+            Error::Engine(e) => e.fmt(f),
             Error::Download { what, why } | Error::Refused { what, why } => {
                 write!(f, "{what}: {}", why.lines().next().unwrap_or_default())
             }

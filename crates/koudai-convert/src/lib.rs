@@ -9,6 +9,7 @@
 
 pub mod arch;
 pub mod cache;
+mod calibrate;
 pub mod convert;
 pub mod dequant;
 mod error;
@@ -19,14 +20,18 @@ pub mod hub;
 pub mod models;
 mod packages;
 pub mod quantize;
+mod source;
 pub mod synthetic;
 pub mod tokenizer;
 mod vocab;
 pub mod weights;
 
 pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
-pub use convert::{CONVERTER, Options, Progress, Report, RoleReport, Stage, Watch, convert};
+pub use calibrate::Calibration;
+pub use convert::{
+    CONVERTER, Options, Override, Progress, Report, RoleReport, Stage, Watch, convert,
+};
 pub use error::Error;
 pub use export::{ExportOptions, ExportReport, export};
 pub use folder::read_json;
-pub use weights::{Quant, TensorReport};
+pub use weights::{Mode, Quant, TensorReport};

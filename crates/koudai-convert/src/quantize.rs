@@ -1,127 +1,176 @@
-//! The quantization codec: f32 weights to codes with f16 scales, and nothing else.
+//! The quantization codec of record: groups of f32 weights to codes on a grid of f16 numbers, and back.
 //!
-//! Pure functions of one group of weights, shared by the converter and by training, so that what
-//! training sees in its forward pass is what lands in the file. Scales and minima are rounded to
-//! f16 *before* codes are chosen: the codes are the best for the numbers that are stored. The same
-//! input gives the same output on every machine (no fused or reordered arithmetic is relied upon:
-//! every sum runs in index order). Start with [`q4_group`].
+//! Pure functions of one group, shared by the converter and by training, so that what training sees in
+//! its forward pass ([`Grid::round`]) is what lands in the file. Scales and minima are rounded to f16
+//! *before* codes are chosen: the codes are the best for the numbers that are stored. The same input
+//! gives the same output on every machine (no fused or reordered arithmetic is relied upon: every sum
+//! runs in index order). Start with [`Grid::search`].
 
+use koudai_kernels::Kind;
 use koudai_kernels::num::{f16_to_f32, f32_to_f16};
 
 /// Largest magnitude that the f16 scales of every kind can hold without overflow.
 pub const MAX_WEIGHT: f32 = 65504.0;
 
-/// Candidate scales of the search in [`q4_group`], as the number of steps that span min…max. More
-/// than 15 clips the ends of the range and resolves the middle better.
+/// Candidate scales of the 4-bit search, as the number of steps that span min…max. More than 15 clips
+/// the ends of the range and resolves the middle better.
 const Q4_SPANS: [f32; 12] =
     [14.0, 14.5, 15.0, 15.3, 15.6, 15.9, 16.3, 16.8, 17.4, 18.0, 18.8, 19.6];
 
-/// Quantizes one group to 4 bits, `w ≈ d·q + m`; returns (d, m) as f16 bits.
-///
-/// Starts from the affine map of min…max to 0…15, then tries a fixed list of narrower and wider
-/// ranges, refits (d, m) to the codes of each by least squares, and keeps what has the smallest
-/// squared error with (d, m) rounded to f16. Never worse than [`q4_group_minmax`]. Panics if the lengths
-/// differ; weights must be finite and at most [`MAX_WEIGHT`] in magnitude.
-pub fn q4_group(weights: &[f32], codes: &mut [u8]) -> (u16, u16) {
-    assert_eq!(weights.len(), codes.len());
-    let (mut best_d, mut best_m) = q4_group_minmax(weights, codes);
-    let mut best_error = q4_error(weights, best_d, best_m);
-    let (low, high) = min_max(weights);
-    if best_error == 0.0 || high <= low {
-        return (best_d, best_m);
+/// The same for 4 bits around zero, as steps from zero to the weight farthest from it.
+const Q4_STEPS: [f32; 8] = [6.5, 7.0, 7.25, 7.5, 7.75, 8.25, 8.5, 9.0];
+
+/// The values that the codes of one group stand for: `d · (q − zero) + m`, q from 0 to `top`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grid {
+    /// Scale; a number that f16 holds.
+    d: f32,
+    /// Minimum; a number that f16 holds, 0 in kinds that have none.
+    m: f32,
+    zero: f32,
+    top: f32,
+}
+
+impl Grid {
+    fn new(kind: Kind, d: f32, m: f32) -> Grid {
+        assert!(kind.is_quantized(), "{} has no codes", kind.name());
+        let top = if kind == Kind::Q8 { 255.0 } else { 15.0 };
+        let stored = |x| f16_to_f32(f32_to_f16(x));
+        Grid { d: stored(d), m: stored(m), zero: kind.zero() as f32, top }
     }
-    for span in Q4_SPANS {
-        let scale = span / (high - low);
-        // A range shorter than min…max is centred: both ends are clipped alike.
-        let shift = (span - 15.0) / 2.0;
-        let (d, m) = refit(weights, |w| ((w - low) * scale - shift).clamp(0.0, 15.0));
-        let error = q4_error(weights, d, m);
-        if error < best_error {
-            (best_error, best_d, best_m) = (error, d, m);
+
+    /// Plain rounding to nearest. The grid from the smallest to the largest weight; in kinds without a
+    /// minimum the one that puts the weight farthest from 0 on code 0 (q4s32, where d may be negative) or
+    /// 127 from the middle (q8). Weights must be finite and at most [`MAX_WEIGHT`] in magnitude. Panics on
+    /// kinds without codes.
+    pub fn min_max(kind: Kind, weights: &[f32]) -> Grid {
+        match kind {
+            Kind::Q8 => Grid::new(kind, farthest(weights).abs() / 127.0, 0.0),
+            Kind::Q4S32 => Grid::new(kind, farthest(weights) / -8.0, 0.0),
+            _ => {
+                let (low, high) = range(weights);
+                Grid::new(kind, (high - low) / 15.0, low)
+            }
         }
     }
-    // Codes chosen for the best (d, m) allow a better fit; a few rounds settle it.
-    for _ in 0..3 {
-        let (d, m) = (f16_to_f32(best_d), f16_to_f32(best_m));
-        let inverse = inverse(d);
-        let (d, m) = refit(weights, |w| ((w - m) * inverse).clamp(0.0, 15.0));
-        let error = q4_error(weights, d, m);
-        if error >= best_error {
-            break;
+
+    /// The grid with the least squared error found, each weight's square counted `importance` times;
+    /// never worse than [`Grid::min_max`].
+    ///
+    /// Where there is a minimum, it starts from the affine map of min…max to 0…15, tries a fixed list of
+    /// narrower and wider ranges, and refits (d, m) to the codes of each by least squares. q8 puts the
+    /// largest magnitude on one of the codes 64…128 from zero: weights that lie on a coarser grid, as those
+    /// of 5- and 6-bit formats do, then often fall on codes exactly. q4s32 does the same with a few.
+    ///
+    /// Weights must be finite and at most [`MAX_WEIGHT`] in magnitude, importance finite and above 0.
+    /// Panics if the lengths differ or the kind has no codes.
+    pub fn search(kind: Kind, weights: &[f32], importance: &[f32]) -> Grid {
+        assert_eq!(weights.len(), importance.len());
+        let mut best = Best::new(Grid::min_max(kind, weights), weights, importance);
+        let farthest = farthest(weights);
+        match kind {
+            Kind::Q8 => {
+                (64..=128).rev().for_each(|steps| {
+                    best.offer(Grid::new(kind, farthest.abs() / steps as f32, 0.0));
+                });
+                return best.grid;
+            }
+            Kind::Q4S32 => {
+                Q4_STEPS.iter().for_each(|steps| {
+                    best.offer(Grid::new(kind, farthest / -steps, 0.0));
+                });
+                return best.grid;
+            }
+            _ => {}
         }
-        (best_error, best_d, best_m) = (error, d, m);
+        let (low, high) = range(weights);
+        if best.error == 0.0 || high <= low {
+            return best.grid;
+        }
+        for span in Q4_SPANS {
+            let scale = span / (high - low);
+            // A range shorter than min…max is centred: both ends are clipped alike.
+            let shift = (span - 15.0) / 2.0;
+            best.offer(fit(kind, weights, importance, |w| (w - low) * scale - shift));
+        }
+        // Codes chosen for the best (d, m) allow a better fit; a few rounds settle it.
+        for _ in 0..3 {
+            let Grid { d, m, .. } = best.grid;
+            let inverse = inverse(d);
+            if !best.offer(fit(kind, weights, importance, |w| (w - m) * inverse)) {
+                break;
+            }
+        }
+        best.grid
     }
-    q4_codes(weights, best_d, best_m, codes);
-    (best_d, best_m)
-}
 
-/// Quantizes one group to 4 bits by its minimum and maximum alone; returns (d, m) as f16 bits.
-pub fn q4_group_minmax(weights: &[f32], codes: &mut [u8]) -> (u16, u16) {
-    let (low, high) = min_max(weights);
-    let (d, m) = (f32_to_f16((high - low) / 15.0), f32_to_f16(low));
-    q4_codes(weights, d, m, codes);
-    (d, m)
-}
-
-/// The codes nearest to `weights` for a given scale and minimum.
-pub fn q4_codes(weights: &[f32], d: u16, m: u16, codes: &mut [u8]) {
-    let (d, m) = (f16_to_f32(d), f16_to_f32(m));
-    let inverse = inverse(d);
-    for (w, q) in weights.iter().zip(codes) {
-        *q = round((w - m) * inverse).clamp(0.0, 15.0) as u8;
+    /// Scale and minimum as f16 bits, as they are stored.
+    pub fn stored(&self) -> (u16, u16) {
+        (f32_to_f16(self.d), f32_to_f16(self.m))
     }
-}
 
-/// Quantizes one group to 8 bits, `w ≈ d·(q − 128)`; returns d as f16 bits.
-///
-/// The largest magnitude goes to one of the codes 64…128 from zero, whichever leaves the least
-/// squared error: weights that lie on a coarser grid, as those of 5- and 6-bit formats do, then often
-/// fall on codes exactly. Panics if the lengths differ; weights must be finite and at most
-/// [`MAX_WEIGHT`] in magnitude.
-pub fn q8_group(weights: &[f32], codes: &mut [u8]) -> u16 {
-    assert_eq!(weights.len(), codes.len());
-    let largest = weights.iter().fold(0.0f32, |a, w| a.max(w.abs()));
-    let code = |w: f32, inverse: f32| round(w * inverse).clamp(-128.0, 127.0);
-    let (mut best, mut least) = (f32_to_f16(largest / 127.0), f32::INFINITY);
-    for steps in (64..=128).rev() {
-        let bits = f32_to_f16(largest / steps as f32);
-        let d = f16_to_f32(bits);
-        let inverse = inverse(d);
-        let error = |w: &f32| {
-            let e = w - d * code(*w, inverse);
-            e * e
+    /// The code nearest to a weight.
+    pub fn code(&self, weight: f32) -> u8 {
+        (round((weight - self.m) * inverse(self.d)) + self.zero).clamp(0.0, self.top) as u8
+    }
+
+    /// What a code stands for.
+    pub fn value(&self, code: u8) -> f32 {
+        self.d * (code as f32 - self.zero) + self.m
+    }
+
+    /// The weight as it will be read back: fake quantization.
+    pub fn round(&self, weight: f32) -> f32 {
+        self.value(self.code(weight))
+    }
+
+    fn error(&self, weights: &[f32], importance: &[f32]) -> f32 {
+        if !(self.d.is_finite() && self.m.is_finite()) {
+            return f32::INFINITY;
+        }
+        let inverse = inverse(self.d);
+        let term = |(w, h): (&f32, &f32)| {
+            let q = (round((w - self.m) * inverse) + self.zero).clamp(0.0, self.top);
+            let e = w - (self.d * (q - self.zero) + self.m);
+            h * (e * e)
         };
-        let error: f32 = weights.iter().map(error).sum();
-        if error < least {
-            (best, least) = (bits, error);
+        weights.iter().zip(importance).map(term).sum()
+    }
+}
+
+/// The best grid so far.
+struct Best<'a> {
+    grid: Grid,
+    error: f32,
+    weights: &'a [f32],
+    importance: &'a [f32],
+}
+
+impl<'a> Best<'a> {
+    fn new(grid: Grid, weights: &'a [f32], importance: &'a [f32]) -> Best<'a> {
+        Best { grid, error: grid.error(weights, importance), weights, importance }
+    }
+
+    /// Takes a grid if it is better.
+    fn offer(&mut self, grid: Grid) -> bool {
+        let error = grid.error(self.weights, self.importance);
+        let better = error < self.error;
+        if better {
+            (self.grid, self.error) = (grid, error);
         }
+        better
     }
-    let inverse = inverse(f16_to_f32(best));
-    for (w, q) in weights.iter().zip(codes) {
-        *q = (code(*w, inverse) + 128.0) as u8;
-    }
-    best
 }
 
-/// Quantizes one group to 4 bits around zero, `w ≈ d·(q − 8)`; returns d as f16 bits.
-///
-/// The value of largest magnitude goes to code 0, the one farthest from zero, so d may be negative.
-/// Panics if the lengths differ; weights must be finite and at most [`MAX_WEIGHT`] in magnitude.
-pub fn q4s_group(weights: &[f32], codes: &mut [u8]) -> u16 {
-    assert_eq!(weights.len(), codes.len());
-    let farthest = weights.iter().fold(0.0f32, |a, w| if w.abs() > a.abs() { *w } else { a });
-    let d = f32_to_f16(farthest / -8.0);
-    let inverse = inverse(f16_to_f32(d));
-    for (w, q) in weights.iter().zip(codes) {
-        *q = (round(w * inverse) + 8.0).clamp(0.0, 15.0) as u8;
-    }
-    d
-}
-
-fn min_max(weights: &[f32]) -> (f32, f32) {
+fn range(weights: &[f32]) -> (f32, f32) {
     weights
         .iter()
         .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), w| (low.min(*w), high.max(*w)))
+}
+
+/// The weight of largest magnitude.
+fn farthest(weights: &[f32]) -> f32 {
+    weights.iter().fold(0.0f32, |a, w| if w.abs() > a.abs() { *w } else { a })
 }
 
 /// 1/d, and 0 where d is: then every code is 0.
@@ -136,65 +185,53 @@ fn round(x: f32) -> f32 {
     if x.abs() < 4_194_304.0 { (x + MAGIC) - MAGIC } else { x }
 }
 
-/// Least-squares (d, m) for codes `round(code(w))`, rounded to f16.
-fn refit(weights: &[f32], code: impl Fn(f32) -> f32) -> (u16, u16) {
-    let (mut q1, mut q2, mut w1, mut wq) = (0.0f32, 0.0f32, 0.0f32, 0.0f32);
-    for &w in weights {
-        let q = round(code(w));
-        q1 += q;
-        q2 += q * q;
-        w1 += w;
-        wq += w * q;
+/// The 4-bit grid that fits the codes `round(place(w))` best, by least squares.
+fn fit(kind: Kind, weights: &[f32], importance: &[f32], place: impl Fn(f32) -> f32) -> Grid {
+    let (mut h0, mut q1, mut q2, mut w1, mut wq) = (0.0f32, 0.0f32, 0.0f32, 0.0f32, 0.0f32);
+    for (&w, &h) in weights.iter().zip(importance) {
+        let q = round(place(w).clamp(0.0, 15.0));
+        h0 += h;
+        q1 += h * q;
+        q2 += h * (q * q);
+        w1 += h * w;
+        wq += h * (w * q);
     }
-    let n = weights.len() as f32;
-    let det = n * q2 - q1 * q1;
+    let det = h0 * q2 - q1 * q1;
     if det <= 0.0 {
-        return (0, f32_to_f16(w1 / n));
+        return Grid::new(kind, 0.0, w1 / h0);
     }
-    let d = (n * wq - q1 * w1) / det;
-    let m = (w1 - d * q1) / n;
-    (f32_to_f16(d), f32_to_f16(m))
-}
-
-/// Squared error of the nearest codes for (d, m); infinite if either isn't finite.
-fn q4_error(weights: &[f32], d: u16, m: u16) -> f32 {
-    let (d, m) = (f16_to_f32(d), f16_to_f32(m));
-    if !(d.is_finite() && m.is_finite()) {
-        return f32::INFINITY;
-    }
-    let inverse = inverse(d);
-    let mut sum = 0.0;
-    for &w in weights {
-        let q = round(((w - m) * inverse).clamp(0.0, 15.0));
-        let e = w - (d * q + m);
-        sum += e * e;
-    }
-    sum
+    let d = (h0 * wq - q1 * w1) / det;
+    Grid::new(kind, d, (w1 - d * q1) / h0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn weights(seed: u32, n: usize) -> Vec<f32> {
+    const ONES: [f32; 64] = [1.0; 64];
+
+    fn uniform(seed: u32) -> impl FnMut() -> f32 {
         let mut s = seed;
-        let mut next = || {
+        move || {
             s = s.wrapping_mul(1664525).wrapping_add(1013904223);
-            (s >> 8) as f32 / (1 << 24) as f32 - 0.5
-        };
-        // A sum of uniforms is near enough to a normal distribution.
-        (0..n).map(|_| (0..6).map(|_| next()).sum::<f32>() * 0.03).collect()
+            (s >> 8) as f32 / (1 << 24) as f32
+        }
     }
 
-    fn rms(weights: &[f32], d: u16, m: u16, codes: &[u8], zero: f32) -> f32 {
-        let (d, m) = (f16_to_f32(d), f16_to_f32(m));
-        let sum: f32 = weights
-            .iter()
-            .zip(codes)
-            .map(|(w, q)| (w - (d * (*q as f32 - zero) + m)).powi(2))
-            .sum();
-        let power: f32 = weights.iter().map(|w| w * w).sum();
-        (sum / power).sqrt()
+    fn weights(seed: u32, n: usize) -> Vec<f32> {
+        let mut next = uniform(seed);
+        // A sum of uniforms is near enough to a normal distribution.
+        (0..n).map(|_| (0..6).map(|_| next() - 0.5).sum::<f32>() * 0.03).collect()
+    }
+
+    fn error(grid: &Grid, weights: &[f32], importance: &[f32]) -> f64 {
+        let term = |(w, h): (&f32, &f32)| *h as f64 * ((*w - grid.round(*w)) as f64).powi(2);
+        weights.iter().zip(importance).map(term).sum()
+    }
+
+    fn rms(grid: &Grid, weights: &[f32]) -> f64 {
+        let power: f64 = weights.iter().map(|w| (*w as f64).powi(2)).sum();
+        (error(grid, weights, &ONES[..weights.len()]) / power).sqrt()
     }
 
     #[test]
@@ -202,14 +239,10 @@ mod tests {
         let (mut plain, mut searched, mut q8) = (0.0, 0.0, 0.0);
         for seed in 0..200 {
             let w = weights(seed, 64);
-            let mut codes = [0; 64];
-            let (d, m) = q4_group_minmax(&w, &mut codes);
-            let a = rms(&w, d, m, &codes, 0.0);
-            let (d, m) = q4_group(&w, &mut codes);
-            let b = rms(&w, d, m, &codes, 0.0);
+            let a = rms(&Grid::min_max(Kind::Q4G64, &w), &w);
+            let b = rms(&Grid::search(Kind::Q4G64, &w, &ONES), &w);
             assert!(b <= a * 1.000_001, "seed {seed}: {b} > {a}");
-            let d = q8_group(&w[..32], &mut codes[..32]);
-            q8 += rms(&w[..32], d, 0, &codes[..32], 128.0);
+            q8 += rms(&Grid::search(Kind::Q8, &w[..32], &ONES[..32]), &w[..32]);
             plain += a;
             searched += b;
         }
@@ -219,40 +252,74 @@ mod tests {
     }
 
     #[test]
+    fn the_search_is_never_worse_by_the_weights_that_count() {
+        for kind in [Kind::Q4G32, Kind::Q4G64, Kind::Q4S32, Kind::Q8] {
+            let n = kind.group();
+            let (mut blind, mut weighted) = (0.0, 0.0);
+            for seed in 0..200 {
+                let (w, mut next) = (weights(seed, n), uniform(seed + 1000));
+                let importance: Vec<f32> = (0..n).map(|_| 0.01 + next().powi(8) * 50.0).collect();
+                let grid = Grid::search(kind, &w, &importance);
+                let found = error(&grid, &w, &importance);
+                let plain = error(&Grid::min_max(kind, &w), &w, &importance);
+                assert!(found <= plain * 1.000_01, "{} seed {seed}: {found} {plain}", kind.name());
+                weighted += found;
+                blind += error(&Grid::search(kind, &w, &ONES[..n]), &w, &importance);
+            }
+            assert!(weighted < blind, "{}: {weighted} {blind}", kind.name());
+        }
+    }
+
+    #[test]
     fn what_is_already_quantized_comes_back_exactly() {
         for seed in 0..50u32 {
-            let d = f32_to_f16(0.001 * (seed + 1) as f32);
-            let m = f32_to_f16(-0.01 * (seed % 7) as f32);
-            let mut q: Vec<u8> = (0..64u32).map(|i| ((i * 7 + seed) % 16) as u8).collect();
-            q[0] = 0;
-            q[1] = 15;
-            let w: Vec<f32> = q.iter().map(|q| f16_to_f32(d) * *q as f32 + f16_to_f32(m)).collect();
-            let mut codes = vec![0; 64];
-            let (d2, m2) = q4_group(&w, &mut codes);
-            let back: Vec<f32> =
-                codes.iter().map(|q| f16_to_f32(d2) * *q as f32 + f16_to_f32(m2)).collect();
-            assert_eq!(codes, q, "seed {seed}");
-            assert!(w.iter().zip(&back).all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs().max(1e-3)));
+            let was = Grid::new(Kind::Q4G64, 0.001 * (seed + 1) as f32, -0.01 * (seed % 7) as f32);
+            let mut codes: Vec<u8> = (0..64u32).map(|i| ((i * 7 + seed) % 16) as u8).collect();
+            (codes[0], codes[1]) = (0, 15);
+            let w: Vec<f32> = codes.iter().map(|q| was.value(*q)).collect();
+            let grid = Grid::search(Kind::Q4G64, &w, &ONES);
+            assert!(w.iter().zip(&codes).all(|(w, q)| grid.code(*w) == *q), "seed {seed}");
+            assert!(w.iter().all(|w| (w - grid.round(*w)).abs() <= 1e-6 * w.abs().max(1e-3)));
+        }
+    }
+
+    #[test]
+    fn grids_are_what_is_stored_and_rounding_again_changes_nothing() {
+        for kind in [Kind::Q4G32, Kind::Q4G64, Kind::Q4S32, Kind::Q8] {
+            for seed in 0..50 {
+                let w = weights(seed, kind.group());
+                for grid in [Grid::min_max(kind, &w), Grid::search(kind, &w, &ONES[..w.len()])] {
+                    let (d, m) = grid.stored();
+                    assert_eq!((f16_to_f32(d), f16_to_f32(m)), (grid.d, grid.m));
+                    for w in &w {
+                        let back = grid.round(*w);
+                        assert_eq!(grid.round(back), back, "{} seed {seed}", kind.name());
+                    }
+                    let top = if kind == Kind::Q8 { 255 } else { 15 };
+                    // Where d is negative, codes count downwards.
+                    let mut ends = [grid.code(-1e9), grid.code(1e9)];
+                    ends.sort();
+                    assert_eq!(ends, [0, top], "{} seed {seed}", kind.name());
+                }
+            }
         }
     }
 
     #[test]
     fn constants_zeros_and_extremes_are_defined() {
-        let mut codes = [9; 32];
-        assert_eq!(q4_group(&[0.0; 32], &mut codes), (0, 0));
-        assert_eq!(codes, [0; 32]);
-        let (d, m) = q4_group(&[0.5; 32], &mut codes);
-        assert_eq!((d, f16_to_f32(m)), (0, 0.5));
-        assert_eq!(q8_group(&[0.0; 32], &mut codes), 0);
-        assert_eq!(codes, [128; 32]);
+        let q4 = |w: &[f32]| Grid::search(Kind::Q4G32, w, &ONES[..32]);
+        assert_eq!((q4(&[0.0; 32]).stored(), q4(&[0.0; 32]).code(0.0)), ((0, 0), 0));
+        let half = q4(&[0.5; 32]);
+        assert_eq!((half.stored().0, half.round(0.5)), (0, 0.5));
+        let q8 = Grid::search(Kind::Q8, &[0.0; 32], &ONES[..32]);
+        assert_eq!((q8.stored().0, q8.code(0.0)), (0, 128));
         let mut w = [1e-30f32; 32];
         w[3] = -1e-30;
-        q4_group(&w, &mut codes);
-        q8_group(&w, &mut codes);
+        assert!(w.iter().all(|x| q4(&w).round(*x) == 0.0));
         w[0] = MAX_WEIGHT;
         w[1] = -MAX_WEIGHT;
-        let (d, m) = q4_group(&w, &mut codes);
-        assert!(f16_to_f32(d).is_finite() && f16_to_f32(m).is_finite());
-        assert_eq!((codes[0], codes[1]), (15, 0));
+        let grid = q4(&w);
+        assert!(grid.d.is_finite() && grid.m.is_finite());
+        assert_eq!((grid.code(w[0]), grid.code(w[1])), (15, 0));
     }
 }

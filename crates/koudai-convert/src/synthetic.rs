@@ -14,8 +14,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::error::Error;
-use crate::quantize;
-use crate::weights::{fitting, put_row};
+use crate::weights::{Method, fitting, put_row};
 
 /// What to write.
 #[derive(Clone, Debug)]
@@ -81,7 +80,7 @@ pub fn write(path: &Path, spec: &SyntheticSpec) -> Result<(), Error> {
             let mut writer = PanelWriter::new(header.kind, cols, &mut panel);
             for lane in 0..(rows - first).min(PANEL_ROWS) {
                 values.iter_mut().for_each(|v| *v = noise.next(WEIGHT_STD));
-                put_row(&mut writer, header.kind, lane, &values, quantize::q4_group_minmax);
+                put_row(&mut writer, header.kind, lane, &values, Method::MinMax);
             }
             sink.write(&panel)?;
         }

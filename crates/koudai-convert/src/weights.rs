@@ -9,9 +9,11 @@ use koudai_kernels::num::{f16_to_f32, f32_to_f16};
 use koudai_kernels::{Kind, Matrix, PANEL_ROWS, PanelWriter};
 
 use crate::arch::{Mapped, Transform};
-use crate::dequant::{self, TensorType};
+use crate::calibrate::Calibration;
+use crate::dequant;
 use crate::error::Error;
-use crate::quantize;
+use crate::quantize::{self, Grid};
+pub use crate::source::{Source, Stored};
 
 /// How matrices are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -61,23 +63,35 @@ impl Quant {
     }
 }
 
-/// A tensor of the input.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Source<'a> {
-    /// How its values are stored.
-    pub kind: TensorType,
-    /// Rows; 1 for vectors.
-    pub rows: usize,
-    /// Columns.
-    pub cols: usize,
-    /// Its bytes, row after row.
-    pub data: &'a [u8],
+/// How the codes of quantized matrices are chosen.
+#[derive(Clone, Debug, Default)]
+pub enum Mode {
+    /// To nearest, between the smallest and the largest weight of each group.
+    MinMax,
+    /// On the grid with the least squared error in each group.
+    #[default]
+    Search,
+    /// The same, with errors weighed by the inputs that a text gave.
+    Calibrate(Calibration),
 }
 
-impl<'a> Source<'a> {
-    fn row(&self, row: usize) -> &'a [u8] {
-        let bytes = self.kind.row_bytes(self.cols).unwrap_or(0);
-        self.data.get(row * bytes..(row + 1) * bytes).unwrap_or(&[])
+impl Mode {
+    /// Its name, as given on a command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Mode::MinMax => "minmax",
+            Mode::Search => "search",
+            Mode::Calibrate(_) => "calibrate",
+        }
+    }
+
+    /// What it means for one matrix.
+    pub(crate) fn method(&self, id: TensorId) -> Method<'_> {
+        match self {
+            Mode::MinMax => Method::MinMax,
+            Mode::Search => Method::Search(None),
+            Mode::Calibrate(calibration) => Method::Search(calibration.importance(id)),
+        }
     }
 }
 
@@ -91,7 +105,7 @@ pub struct Plan<'a> {
     /// Its name in the source.
     pub name: String,
     /// Its values.
-    pub source: Source<'a>,
+    pub source: Stored<'a>,
     /// What it becomes.
     pub kind: Kind,
     /// Why it isn't what was asked for, if it isn't.
@@ -172,27 +186,24 @@ fn ratio(a: f64, b: f64) -> f64 {
 }
 
 /// Decides how a tensor is stored. Checks that its shape is the one the model needs.
-pub fn plan<'a>(mapped: &Mapped, source: Source<'a>, quant: Quant) -> Result<Plan<'a>, Error> {
+pub fn plan<'a>(
+    mapped: &Mapped,
+    source: impl Into<Stored<'a>>,
+    quant: Quant,
+) -> Result<Plan<'a>, Error> {
+    let source = source.into();
     let Mapped { id, shape, source: name, transform } = mapped.clone();
     let expected = match shape {
         Shape::Vector(n) => (1, n),
         Shape::Matrix { rows, cols } => (rows, cols),
     };
-    if (source.rows, source.cols) != expected {
-        let why = format!(
-            "is {}×{}, the configuration needs {}×{}",
-            source.rows, source.cols, expected.0, expected.1
-        );
+    let (rows, cols) = source.shape();
+    if (rows, cols) != expected {
+        let (r, c) = expected;
+        let why = format!("is {rows}×{cols}, the configuration needs {r}×{c}");
         return Err(Error::tensor(name, why));
     }
-    if !source.kind.is_supported() {
-        let why = format!("is stored as {}, which isn't supported", source.kind.name());
-        return Err(Error::tensor(name, why));
-    }
-    let bytes = source.kind.row_bytes(source.cols).and_then(|b| b.checked_mul(source.rows));
-    if bytes != Some(source.data.len()) {
-        return Err(Error::tensor(name, "doesn't have the bytes its shape needs"));
-    }
+    source.check().map_err(|why| Error::tensor(&name, why))?;
     let mut plan = Plan {
         id,
         shape,
@@ -211,34 +222,31 @@ pub fn plan<'a>(mapped: &Mapped, source: Source<'a>, quant: Quant) -> Result<Pla
 
 impl Plan<'_> {
     fn choose(&mut self, cols: usize, quant: Quant) -> Result<(), Error> {
-        let (native, keeps_codes) = self.native_kind();
-        let wanted = quant.kind().unwrap_or(native);
-        if wanted == native && keeps_codes {
-            let scan = self.scan_groups();
+        let native = self.source.native_kind();
+        let asked = quant.kind().unwrap_or(native);
+        self.kind = fitting(asked, cols);
+        if self.kind != asked {
+            let why = format!("{cols} columns don't fit {}", asked.name());
+            self.note = Some(format!("{} because {why}", self.kind.name()));
+        }
+        // Two halves of a group of 64 stored apart become one again.
+        let may_merge = self.source.may_merge() && cols.is_multiple_of(64);
+        let wide = self.kind == Kind::Q4G64;
+        let kept = if wide && may_merge { Kind::Q4G32 } else { self.kind };
+        if self.source.keeps_codes(kept) {
+            let scan = self.scan_groups(kept);
             if !scan.finite {
                 return Err(self.not_finite());
             }
-            if scan.fits_f16 {
-                // Two halves of a group of 64 stored apart become one again.
-                let merge = quant == Quant::Keep && scan.mergeable && cols.is_multiple_of(64);
-                self.kind = if merge { Kind::Q4G64 } else { native };
+            let merge = may_merge && scan.mergeable && (wide || quant == Quant::Keep);
+            if scan.fits_f16 && (merge || !wide) {
+                self.kind = if merge { Kind::Q4G64 } else { kept };
                 self.keeps_codes = true;
                 return Ok(());
             }
-            self.kind = Kind::F16;
-            self.note = Some("its scales don't fit f16, so it is stored as f16 or f32".into());
-        } else if wanted == Kind::Q4G64
-            && self.source.kind == TensorType::Q4_1
-            && cols.is_multiple_of(64)
-            && self.scan_groups().is_exact_g64()
-        {
-            (self.kind, self.keeps_codes) = (Kind::Q4G64, true);
-            return Ok(());
-        } else {
-            self.kind = fitting(wanted, cols);
-            if self.kind != wanted {
-                let why = format!("{cols} columns don't fit {}", wanted.name());
-                self.note = Some(format!("{} because {why}", self.kind.name()));
+            if !scan.fits_f16 && !wide {
+                self.kind = Kind::F16;
+                self.note = Some("its scales don't fit f16, so it is stored as f16 or f32".into());
             }
         }
         // Floats that are kept were not looked at yet; encoding finds what isn't finite.
@@ -252,27 +260,14 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The kind nearest to the source's, and whether its codes can be carried over.
-    fn native_kind(&self) -> (Kind, bool) {
-        match self.source.kind {
-            TensorType::F32 => (Kind::F32, false),
-            TensorType::F16 => (Kind::F16, false),
-            TensorType::BF16 => (Kind::Bf16, false),
-            TensorType::Q4_0 if self.source.cols.is_multiple_of(64) => (Kind::Q4S32, true),
-            TensorType::Q4_0 | TensorType::Q4_1 | TensorType::Q4_K => (Kind::Q4G32, true),
-            TensorType::Q5_0 | TensorType::Q8_0 => (Kind::Q8, true),
-            _ => (Kind::Q8, false),
-        }
-    }
-
-    fn scan_groups(&self) -> GroupScan {
+    /// Looks at the scales of all groups as `kind` would store them.
+    fn scan_groups(&self, kind: Kind) -> GroupScan {
         let mut scan = GroupScan { finite: true, fits_f16: true, mergeable: true };
-        let (native, _) = self.native_kind();
-        let may_merge = self.source.kind == TensorType::Q4_1;
-        for row in 0..self.source.rows {
+        let may_merge = self.source.may_merge();
+        for row in 0..self.source.shape().0 {
             let (mut index, mut last) = (0, (0, 0));
-            let _ = dequant::for_each_group(self.source.kind, self.source.row(row), |g| {
-                let (d, m) = stored_scales(native, g);
+            self.source.for_each_group(row, |g| {
+                let (d, m) = stored_scales(kind, g);
                 scan.finite &= g.d.is_finite() && g.m.is_finite();
                 scan.fits_f16 &= f16_to_f32(d).is_finite() && f16_to_f32(m).is_finite();
                 scan.mergeable &= may_merge && (index % 2 == 0 || last == (d, m));
@@ -284,9 +279,10 @@ impl Plan<'_> {
 
     /// The largest magnitude, or an error if a value isn't finite.
     fn largest(&self) -> Result<f32, Error> {
-        let mut values = vec![0.0f32; self.source.cols];
+        let (rows, cols) = self.source.shape();
+        let mut values = vec![0.0f32; cols];
         let mut largest = 0.0f32;
-        for row in 0..self.source.rows {
+        for row in 0..rows {
             self.read_row(row, &mut values)?;
             largest = values
                 .iter()
@@ -299,12 +295,16 @@ impl Plan<'_> {
     }
 
     fn read_row(&self, row: usize, out: &mut [f32]) -> Result<(), Error> {
-        dequant::read_row(self.source.kind, self.source.row(row), out)
-            .ok_or_else(|| Error::tensor(&self.name, "can't be read"))
+        self.source.read_row(row, out).ok_or_else(|| Error::tensor(&self.name, "can't be read"))
     }
 
     fn not_finite(&self) -> Error {
         Error::tensor(&self.name, "has a value that isn't finite")
+    }
+
+    /// True if codes of the source are given up for others: what both lose adds up.
+    pub(crate) fn requantizes(&self) -> bool {
+        self.source.is_quantized() && self.kind.is_quantized() && !self.keeps_codes
     }
 
     /// Bytes of the result.
@@ -321,12 +321,6 @@ struct GroupScan {
     finite: bool,
     fits_f16: bool,
     mergeable: bool,
-}
-
-impl GroupScan {
-    fn is_exact_g64(&self) -> bool {
-        self.finite && self.fits_f16 && self.mergeable
-    }
 }
 
 /// A group's (d, m) as stored. Kinds with a minimum have the zero point of 4-bit codes folded into
@@ -352,12 +346,23 @@ pub(crate) fn fitting(wanted: Kind, cols: usize) -> Kind {
     order.iter().find(fits).copied().unwrap_or(fallback)
 }
 
+/// How the codes of one matrix are chosen.
+#[derive(Clone, Copy)]
+pub(crate) enum Method<'a> {
+    /// [`Grid::min_max`].
+    MinMax,
+    /// [`Grid::search`] by what each column counts, or all alike.
+    Search(Option<&'a [f32]>),
+}
+
 /// Produces the bytes of one tensor in order and reports what was lost.
 pub fn encode(
     plan: &Plan<'_>,
+    mode: &Mode,
     threads: usize,
     mut sink: impl FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<TensorReport, Error> {
+    let method = mode.method(plan.id);
     let mut loss = Loss::default();
     match plan.shape {
         Shape::Vector(_) => sink(&encode_vector(plan)?)?,
@@ -371,7 +376,7 @@ pub fn encode(
                 .collect();
             for batch in runs.chunks(threads.max(1)) {
                 for encoded in
-                    in_parallel(batch, |panels| encode_panels(plan, cols, panels.clone()))
+                    in_parallel(batch, |panels| encode_panels(plan, method, cols, panels.clone()))
                 {
                     let (bytes, part) = encoded?;
                     loss.merge(&part);
@@ -387,7 +392,7 @@ pub fn encode(
     Ok(TensorReport {
         id: plan.id,
         source: plan.name.clone(),
-        from: plan.source.kind.name(),
+        from: plan.source.format(),
         to: plan.kind,
         weights,
         bytes: plan.len_bytes(),
@@ -417,7 +422,7 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + S
 }
 
 fn encode_vector(plan: &Plan<'_>) -> Result<Vec<u8>, Error> {
-    let mut values = vec![0.0; plan.source.cols];
+    let mut values = vec![0.0; plan.source.shape().1];
     plan.read_row(0, &mut values)?;
     if values.iter().any(|v| !v.is_finite()) {
         return Err(plan.not_finite());
@@ -431,6 +436,7 @@ fn encode_vector(plan: &Plan<'_>) -> Result<Vec<u8>, Error> {
 
 fn encode_panels(
     plan: &Plan<'_>,
+    method: Method<'_>,
     cols: usize,
     panels: std::ops::Range<usize>,
 ) -> Result<(Vec<u8>, Loss), Error> {
@@ -439,7 +445,7 @@ fn encode_panels(
     let mut loss = Loss::default();
     let (mut before, mut after) = (vec![0.0; cols], vec![0.0; cols]);
     for (panel, data) in panels.zip(bytes.chunks_exact_mut(panel_bytes.max(1))) {
-        let rows = (plan.source.rows - panel * PANEL_ROWS).min(PANEL_ROWS);
+        let rows = (plan.source.shape().0 - panel * PANEL_ROWS).min(PANEL_ROWS);
         let source_row = |lane| plan.transform.source_row(panel * PANEL_ROWS + lane);
         let mut writer = PanelWriter::new(plan.kind, cols, data);
         for lane in 0..rows {
@@ -448,7 +454,7 @@ fn encode_panels(
                 copy_codes(plan, row, lane, &mut writer);
             } else {
                 plan.read_row(row, &mut before)?;
-                put_row(&mut writer, plan.kind, lane, &before, quantize::q4_group);
+                put_row(&mut writer, plan.kind, lane, &before, method);
             }
         }
         let Some(stored) = Matrix::new(plan.kind, PANEL_ROWS, cols, data) else { continue };
@@ -466,12 +472,12 @@ fn encode_panels(
 
 fn copy_codes(plan: &Plan<'_>, row: usize, lane: usize, writer: &mut PanelWriter<'_>) {
     let (q8, g64) = (plan.kind == Kind::Q8, plan.kind == Kind::Q4G64);
-    // Q8's code of zero is 128, Q5_0's is 16.
-    let shift = if plan.source.kind == TensorType::Q5_0 { 112 } else { 0 };
     let (mut index, mut pair) = (0, [0; 64]);
-    let _ = dequant::for_each_group(plan.source.kind, plan.source.row(row), |g| {
+    plan.source.for_each_group(row, |g| {
         let (d, m) = stored_scales(plan.kind, g);
         if q8 {
+            // Q8's code of zero is 128, Q5_0's is 16.
+            let shift = 128 - g.zero as u8;
             writer.put_group(lane, index, d, m, &g.q.map(|q| q + shift));
         } else if !g64 {
             writer.put_group(lane, index, d, m, &g.q);
@@ -485,25 +491,30 @@ fn copy_codes(plan: &Plan<'_>, row: usize, lane: usize, writer: &mut PanelWriter
     });
 }
 
-/// Quantizes one row into a panel, 4-bit groups by `q4_group`.
+/// Quantizes one row into a panel.
 pub(crate) fn put_row(
     writer: &mut PanelWriter<'_>,
     kind: Kind,
     lane: usize,
     values: &[f32],
-    q4_group: fn(&[f32], &mut [u8]) -> (u16, u16),
+    method: Method<'_>,
 ) {
     if !kind.is_quantized() {
         return writer.put_row(lane, values);
     }
+    let size = kind.group();
     let mut codes = [0u8; 64];
-    let codes = &mut codes[..kind.group()];
-    for (i, group) in values.chunks_exact(kind.group()).enumerate() {
-        let (d, m) = match kind {
-            Kind::Q8 => (quantize::q8_group(group, codes), 0),
-            Kind::Q4S32 => (quantize::q4s_group(group, codes), 0),
-            _ => q4_group(group, codes),
+    let codes = &mut codes[..size];
+    for (i, group) in values.chunks_exact(size).enumerate() {
+        let grid = match method {
+            Method::MinMax => Grid::min_max(kind, group),
+            Method::Search(None) => Grid::search(kind, group, &[1.0; 64][..size]),
+            Method::Search(Some(columns)) => {
+                Grid::search(kind, group, &columns[i * size..][..size])
+            }
         };
+        codes.iter_mut().zip(group).for_each(|(q, w)| *q = grid.code(*w));
+        let (d, m) = grid.stored();
         writer.put_group(lane, i, d, m, codes);
     }
 }

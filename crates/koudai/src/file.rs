@@ -324,11 +324,16 @@ impl ModelFile {
             .expect("checked when the file was opened")
     }
 
+    /// The same, borrowed from the file.
+    pub fn tensor_data(&self, info: &TensorInfo) -> &[u8] {
+        &self.weights[info.offset..info.offset + info.len]
+    }
+
     /// A matrix of the model. Panics if the configuration has no such matrix.
     pub fn matrix(&self, id: TensorId) -> Matrix<'_> {
         let info = self.tensor(id);
         let Shape::Matrix { rows, cols } = info.shape else { panic!("{id} is a vector") };
-        let data = &self.weights[info.offset..info.offset + info.len];
+        let data = self.tensor_data(info);
         Matrix::new(info.kind, rows, cols, data).expect("checked when the file was opened")
     }
 
@@ -336,7 +341,7 @@ impl ModelFile {
     pub fn vector(&self, id: TensorId) -> Vec<f32> {
         let info = self.tensor(id);
         assert!(matches!(info.shape, Shape::Vector(_)), "{id} is a matrix");
-        let data = &self.weights[info.offset..info.offset + info.len];
+        let data = self.tensor_data(info);
         data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use koudai_kernels::{ACTIVATION_GROUP, Columns, Kernels, Matrix, PANEL_ROWS, QuantizedRows, Rows};
 
 use crate::Precision;
-use crate::config::{Activation, Config, LayerConfig, MAX_HEAD_DIM};
+use crate::config::{Activation, Config, LayerConfig, MAX_HEAD_DIM, Role, TensorId};
 use crate::kv::{BLOCK, KvCache};
 use crate::pool::{MatmulJob, Pool};
 use crate::weights::{LayerWeights, Weights};
@@ -25,6 +25,26 @@ pub(crate) struct Segment<'a> {
     /// Positions already in the cache.
     pub(crate) start: usize,
     pub(crate) tokens: &'a [u32],
+}
+
+/// How a pass computes, and who watches.
+pub(crate) struct Pass<'a> {
+    pub(crate) precision: Precision,
+    /// Asked before each layer.
+    pub(crate) cancelled: &'a dyn Fn() -> bool,
+    pub(crate) observer: Option<&'a mut Observer<'a>>,
+}
+
+/// Is shown the inputs of matrices, a row at a time: the matrix (of several with the same input the
+/// first: queries for keys and values, gate for up) and `cols` values.
+pub type Observer<'a> = dyn FnMut(TensorId, &[f32]) + 'a;
+
+impl Pass<'_> {
+    fn observe(&mut self, layer: Option<usize>, role: Role, x: &Buffer, n_rows: usize) {
+        if let Some(observer) = &mut self.observer {
+            (0..n_rows).for_each(|r| observer(TensorId { layer, role }, x.row(r)));
+        }
+    }
 }
 
 /// Threads and buffers of the engine, used by one forward pass at a time.
@@ -213,21 +233,20 @@ impl Workspace {
     /// Runs all layers over the new tokens of every segment and stores their keys and values.
     /// Hidden rows stay in the workspace, in order, for [`Workspace::logits`].
     ///
-    /// Asks `cancelled` before each layer; on `Err` the new positions hold nothing of use.
+    /// On `Err` the new positions hold nothing of use.
     pub(crate) fn forward(
         &mut self,
         weights: &Weights,
         batch: &mut [Segment<'_>],
-        precision: Precision,
-        cancelled: &dyn Fn() -> bool,
+        pass: &mut Pass<'_>,
     ) -> Result<(), Cancelled> {
         let config = weights.config();
         self.embed(weights, batch);
         for (index, layer) in config.layers.iter().enumerate() {
-            if cancelled() {
+            if (pass.cancelled)() {
                 return Err(Cancelled);
             }
-            self.layer(config, layer, &weights.layers[index], index, batch, precision);
+            self.layer(config, layer, &weights.layers[index], index, batch, pass);
         }
         Ok(())
     }
@@ -240,9 +259,9 @@ impl Workspace {
         w: &LayerWeights,
         index: usize,
         batch: &mut [Segment<'_>],
-        precision: Precision,
+        pass: &mut Pass<'_>,
     ) {
-        let (kernels, eps) = (self.kernels, config.norm_eps);
+        let (kernels, eps, precision) = (self.kernels, config.norm_eps, pass.precision);
         let n_rows = self.rows.n_rows;
 
         // Attention.
@@ -252,6 +271,7 @@ impl Workspace {
         rows.k.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         rows.v.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         let (q, k, v) = (w.attn_q.view(), w.attn_k.view(), w.attn_v.view());
+        pass.observe(Some(index), Role::AttnQ, &rows.normed, n_rows);
         let form = Form::of(&[q, k, v], precision);
         rows.input.fill(&mut self.pool, kernels, &rows.normed, n_rows, form);
         let x = &rows.input;
@@ -268,6 +288,7 @@ impl Workspace {
         let rows = &mut self.rows;
         rows.out.resize(n_rows, config.dim);
         let out = w.attn_out.view();
+        pass.observe(Some(index), Role::AttnOut, &rows.attended, n_rows);
         let form = Form::of(&[out], precision);
         rows.input.fill(&mut self.pool, kernels, &rows.attended, n_rows, form);
         let x = rows.input.rows(&out, precision);
@@ -281,6 +302,7 @@ impl Workspace {
         rows.gate.resize(n_rows, layer.ffn_dim);
         rows.up.resize(n_rows, layer.ffn_dim);
         let (gate, up) = (w.ffn_gate.view(), w.ffn_up.view());
+        pass.observe(Some(index), Role::FfnGate, &rows.normed, n_rows);
         let form = Form::of(&[gate, up], precision);
         rows.input.fill(&mut self.pool, kernels, &rows.normed, n_rows, form);
         let x = &rows.input;
@@ -304,6 +326,7 @@ impl Workspace {
             }
         });
         let down = w.ffn_down.view();
+        pass.observe(Some(index), Role::FfnDown, &rows.gate, n_rows);
         let form = Form::of(&[down], precision);
         rows.input.fill(&mut self.pool, kernels, &rows.gate, n_rows, form);
         let x = rows.input.rows(&down, precision);
@@ -447,6 +470,23 @@ impl Workspace {
         }
     }
 
+    /// Shows an observer the inputs of the head for all of the last pass's rows.
+    pub(crate) fn observe_head(&mut self, weights: &Weights, pass: &mut Pass<'_>) {
+        let rows: Vec<usize> = (0..self.rows.n_rows).collect();
+        self.final_norm(weights, &rows);
+        pass.observe(None, Role::Head, &self.rows.normed, rows.len());
+    }
+
+    /// normed[i] = rms_norm(residual[rows[i]]) · w
+    fn final_norm(&mut self, weights: &Weights, rows: &[usize]) {
+        let (kernels, eps) = (self.kernels, weights.config().norm_eps);
+        let RowBuffers { n_rows, residual, normed, .. } = &mut self.rows;
+        assert!(rows.len() <= *n_rows && rows.iter().all(|r| r < n_rows));
+        for (i, r) in rows.iter().enumerate() {
+            kernels.rms_norm(residual.row(*r), &weights.final_norm, eps, normed.row_mut(i));
+        }
+    }
+
     /// Logits of some of the last pass's rows, in the order of `rows`.
     pub(crate) fn logits(
         &mut self,
@@ -454,14 +494,9 @@ impl Workspace {
         rows: &[usize],
         precision: Precision,
     ) -> impl Iterator<Item = &[f32]> {
-        let config = weights.config();
-        let (kernels, n) = (self.kernels, rows.len());
+        let (config, kernels, n) = (weights.config(), self.kernels, rows.len());
+        self.final_norm(weights, rows);
         let buffers = &mut self.rows;
-        assert!(n <= buffers.n_rows && rows.iter().all(|r| *r < buffers.n_rows));
-        for (i, r) in rows.iter().enumerate() {
-            let out = buffers.normed.row_mut(i);
-            kernels.rms_norm(buffers.residual.row(*r), &weights.final_norm, config.norm_eps, out);
-        }
         let head = weights.head().view();
         let form = Form::of(&[head], precision);
         buffers.input.fill(&mut self.pool, kernels, &buffers.normed, n, form);

@@ -67,6 +67,7 @@ pub use chat::{Chat, Reply};
 pub use config::{Activation, Config, LayerConfig, Role, Shape, TensorId};
 pub use engine::{Engine, MemoryPlan, OpenOptions};
 pub use error::Error;
+pub use forward::Observer;
 pub use koudai_kernels as kernels;
 pub use kv::KvKind;
 pub use partial::PartialFile;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{Decoder, Encoder};
 use crate::engine::Engine;
-use crate::forward::{MAX_ROWS, Segment};
+use crate::forward::{MAX_ROWS, Observer, Pass, Segment};
 use crate::kv::{KvCache, KvKind};
 use crate::partial::PartialFile;
 use crate::sampler::{Sampler, SamplingParams, log_sum_exp};
@@ -262,7 +262,8 @@ impl Session {
                 }
             }
             let mut work = engine.workspace();
-            work.forward(engine.weights(), &mut segments, precision, &cancelled)
+            let mut pass = Pass { precision, cancelled: &cancelled, observer: None };
+            work.forward(engine.weights(), &mut segments, &mut pass)
                 .map_err(|_| Error::Cancelled)?;
             for (finished, rows) in finished.chunks(LOGIT_ROWS).zip(last_rows.chunks(LOGIT_ROWS)) {
                 let rows = work.logits(engine.weights(), rows, precision);
@@ -295,8 +296,9 @@ impl Session {
             let mut work = engine.workspace();
             let start = self.tokens.len() + done;
             let mut batch = [Segment { cache: &mut self.cache, start, tokens: chunk }];
-            work.forward(engine.weights(), &mut batch, precision, &|| self.cancel.is_cancelled())
-                .map_err(|_| Error::Cancelled)?;
+            let cancelled = || self.cancel.is_cancelled();
+            let mut pass = Pass { precision, cancelled: &cancelled, observer: None };
+            work.forward(engine.weights(), &mut batch, &mut pass).map_err(|_| Error::Cancelled)?;
             // A few rows at a time: a large vocabulary makes logits large.
             let rows: Vec<usize> = (0..chunk.len()).collect();
             for rows in rows.chunks(LOGIT_ROWS) {
@@ -305,6 +307,31 @@ impl Session {
                     done += 1;
                 }
             }
+        }
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Appends tokens, works out no logits, and shows `observer` the inputs of all matrices of the
+    /// layers and of the head: for calibrating. On an error the session holds the tokens that it held
+    /// before.
+    pub fn append_observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut Observer<'_>,
+    ) -> Result<(), Error> {
+        self.check_append(tokens)?;
+        self.logits.clear();
+        let (engine, precision) = (&self.engine, self.precision);
+        let cancelled = || self.cancel.is_cancelled();
+        let mut start = self.tokens.len();
+        let mut pass = Pass { precision, cancelled: &cancelled, observer: Some(observer) };
+        for tokens in tokens.chunks(MAX_ROWS) {
+            let mut work = engine.workspace();
+            let mut batch = [Segment { cache: &mut self.cache, start, tokens }];
+            work.forward(engine.weights(), &mut batch, &mut pass).map_err(|_| Error::Cancelled)?;
+            work.observe_head(engine.weights(), &mut pass);
+            start += tokens.len();
         }
         self.tokens.extend_from_slice(tokens);
         Ok(())

@@ -51,6 +51,7 @@ pub(crate) fn show(progress: &mut output::Progress, p: Progress) -> Flow {
         Stage::Download => "downloading",
         Stage::Unpack => "unpacking",
         Stage::Hash => "checking",
+        Stage::Calibrate => "calibrating",
         Stage::Convert => "converting",
         Stage::Export => "exporting",
     };

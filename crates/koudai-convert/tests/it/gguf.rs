@@ -3,7 +3,7 @@
 use koudai::{Flow, Role, TensorId};
 use koudai_convert::arch::Family;
 use koudai_convert::dequant::{self, TensorType};
-use koudai_convert::{Error, Options, Progress, Quant, Stage, convert};
+use koudai_convert::{Error, Mode, Options, Progress, Quant, Stage, convert};
 use koudai_kernels::Kind;
 use koudai_kernels::num::{f16_to_f32, f32_to_f16};
 
@@ -150,7 +150,7 @@ fn other_types_come_close_and_the_report_says_how_close() {
         let source = koudai_convert::weights::Source { kind, rows: VOCAB, cols, data: &data };
         let plan = koudai_convert::weights::plan(&mapped, source, Quant::Keep).unwrap();
         let mut bytes = Vec::new();
-        let report = koudai_convert::weights::encode(&plan, 2, |b| {
+        let report = koudai_convert::weights::encode(&plan, &Mode::Search, 2, |b| {
             bytes.extend(b);
             Ok(())
         })

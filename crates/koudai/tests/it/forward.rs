@@ -1,7 +1,11 @@
 //! The forward pass: right, and the same bits however the work is cut.
 
+use std::collections::BTreeMap;
+
 use koudai::kernels::Kind;
-use koudai::{Config, Engine, KvKind, OpenOptions, Precision, Session, SessionOptions};
+use koudai::{
+    Config, Engine, KvKind, OpenOptions, Precision, Role, Session, SessionOptions, TensorId,
+};
 
 use crate::{models, reference};
 
@@ -130,4 +134,44 @@ fn odd_sizes_work_with_float_weights() {
     }
     check_model("odd", &config, Kind::F32);
     check_model("odd", &config, Kind::Bf16);
+}
+
+#[test]
+fn an_observer_sees_what_matrices_are_multiplied_with_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, config) in models::configs() {
+        let engine = open(&models::write(dir.path(), name, &config, Kind::F32), 2);
+        let tokens = models::tokens(140, 3);
+        let mut seen: BTreeMap<TensorId, Vec<Vec<f32>>> = BTreeMap::new();
+        let mut watched = session(&engine, KvKind::F16, Precision::F32);
+        let mut observe = |id, row: &[f32]| seen.entry(id).or_default().push(row.to_vec());
+        watched.append_observed(&tokens, &mut observe).unwrap();
+        assert_eq!(seen.len(), 4 * config.layers.len() + 1, "{name}");
+        let matrix = |id: TensorId| match id.role {
+            Role::Head if config.tied_head => TensorId { role: Role::Embed, ..id },
+            _ => id,
+        };
+        for (id, rows) in &seen {
+            let cols = engine.file().matrix(matrix(*id)).cols();
+            assert!(rows.len() == tokens.len() && rows.iter().all(|r| r.len() == cols), "{id}");
+        }
+        let head = TensorId { layer: None, role: Role::Head };
+        let weights = engine.file().matrix(matrix(head));
+        let mut row = vec![0.0; weights.cols()];
+        let mut plain = session(&engine, KvKind::F16, Precision::F32);
+        plain
+            .append_each(&tokens, |i, logits| {
+                for (r, logit) in logits.iter().enumerate().step_by(17) {
+                    weights.read_row(r, &mut row);
+                    let product: f32 = row.iter().zip(&seen[&head][i]).map(|(w, x)| w * x).sum();
+                    assert!((product - logit).abs() < 1e-4, "{name} token {i}: {product} {logit}");
+                }
+            })
+            .unwrap();
+        assert_eq!(
+            bits(watched.append(&[5]).unwrap()),
+            bits(plain.append(&[5]).unwrap()),
+            "{name}"
+        );
+    }
 }
