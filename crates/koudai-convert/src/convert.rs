@@ -22,7 +22,7 @@ use crate::weights::{self, Loss, Plan, Quant, Source, TensorReport};
 
 /// Written into every file. The number after the version counts changes of what is written: files
 /// in a cache that have another one are made anew.
-pub const CONVERTER: &str = concat!("koudai-convert ", env!("CARGO_PKG_VERSION"), " (4)");
+pub const CONVERTER: &str = concat!("koudai-convert ", env!("CARGO_PKG_VERSION"), " (5)");
 
 /// What [`convert`] can be told.
 #[derive(Clone, Debug)]
@@ -65,6 +65,8 @@ pub enum Stage {
     Hash,
     Convert,
     Export,
+    Compare,
+    Write,
 }
 
 /// Is told how far the work is, and ends it with [`Flow::Break`]: the work returns

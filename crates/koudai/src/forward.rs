@@ -8,11 +8,11 @@ use std::ops::Range;
 
 use koudai_kernels::{ACTIVATION_GROUP, Columns, Kernels, Matrix, PANEL_ROWS, QuantizedRows, Rows};
 
-use crate::Precision;
 use crate::config::{Activation, Config, LayerConfig, MAX_HEAD_DIM};
 use crate::kv::{BLOCK, KvCache};
 use crate::pool::{MatmulJob, Pool};
 use crate::weights::{LayerWeights, Weights};
+use crate::{Error, Precision};
 
 /// Rows that one pass handles at most; longer prompts come in chunks of this.
 pub(crate) const MAX_ROWS: usize = 128;
@@ -173,9 +173,6 @@ struct AttentionBuffers {
     scores: Vec<f32>,
 }
 
-/// A forward pass was asked to stop.
-pub(crate) struct Cancelled;
-
 impl Workspace {
     pub(crate) fn new(kernels: &'static Kernels, n_threads: usize) -> std::io::Result<Workspace> {
         let pool = Pool::new(n_threads)?;
@@ -213,20 +210,18 @@ impl Workspace {
     /// Runs all layers over the new tokens of every segment and stores their keys and values.
     /// Hidden rows stay in the workspace, in order, for [`Workspace::logits`].
     ///
-    /// Asks `cancelled` before each layer; on `Err` the new positions hold nothing of use.
+    /// Asks `before_layer` with each layer's index; on `Err` the new positions hold nothing of use.
     pub(crate) fn forward(
         &mut self,
         weights: &Weights,
         batch: &mut [Segment<'_>],
         precision: Precision,
-        cancelled: &dyn Fn() -> bool,
-    ) -> Result<(), Cancelled> {
+        before_layer: &dyn Fn(usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let config = weights.config();
         self.embed(weights, batch);
         for (index, layer) in config.layers.iter().enumerate() {
-            if cancelled() {
-                return Err(Cancelled);
-            }
+            before_layer(index)?;
             self.layer(config, layer, &weights.layers[index], index, batch, precision);
         }
         Ok(())

@@ -240,7 +240,10 @@ impl Session {
             session.logits.clear();
         }
         let cancels: Vec<CancelToken> = batch.iter().map(|(s, _)| s.cancel.clone()).collect();
-        let cancelled = || cancels.iter().any(CancelToken::is_cancelled);
+        let before_layer = |index| match cancels.iter().any(CancelToken::is_cancelled) {
+            true => Err(Error::Cancelled),
+            false => engine.before_layer(index),
+        };
         let mut done = vec![0; batch.len()];
         while done.iter().zip(&*batch).any(|(done, (_, tokens))| *done < tokens.len()) {
             let mut n_rows = 0;
@@ -262,8 +265,7 @@ impl Session {
                 }
             }
             let mut work = engine.workspace();
-            work.forward(engine.weights(), &mut segments, precision, &cancelled)
-                .map_err(|_| Error::Cancelled)?;
+            work.forward(engine.weights(), &mut segments, precision, &before_layer)?;
             for (finished, rows) in finished.chunks(LOGIT_ROWS).zip(last_rows.chunks(LOGIT_ROWS)) {
                 let rows = work.logits(engine.weights(), rows, precision);
                 for (i, row) in finished.iter().zip(rows) {
@@ -289,14 +291,17 @@ impl Session {
         }
         self.check_append(tokens)?;
         self.logits.clear();
-        let (engine, precision) = (&self.engine, self.precision);
+        let (engine, precision, cancel) = (&self.engine, self.precision, &self.cancel);
+        let before_layer = |index| match cancel.is_cancelled() {
+            true => Err(Error::Cancelled),
+            false => engine.before_layer(index),
+        };
         let mut done = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             let mut work = engine.workspace();
             let start = self.tokens.len() + done;
             let mut batch = [Segment { cache: &mut self.cache, start, tokens: chunk }];
-            work.forward(engine.weights(), &mut batch, precision, &|| self.cancel.is_cancelled())
-                .map_err(|_| Error::Cancelled)?;
+            work.forward(engine.weights(), &mut batch, precision, &before_layer)?;
             // A few rows at a time: a large vocabulary makes logits large.
             let rows: Vec<usize> = (0..chunk.len()).collect();
             for rows in rows.chunks(LOGIT_ROWS) {

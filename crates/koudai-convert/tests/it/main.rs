@@ -5,6 +5,7 @@ mod folder;
 mod gguf;
 mod hostile;
 mod hub;
+mod pack;
 mod support;
 mod synthetic;
 mod tokenizer;
