@@ -6,7 +6,10 @@
 use std::error::Error;
 use std::path::Path;
 
-use koudai::{Engine, OpenOptions, Session, SessionOptions};
+use koudai::delta::{DeltaWriter, Op};
+use koudai::file::{Attachment, AttachmentKind, ModelFile};
+use koudai::golden::Golden;
+use koudai::{CancelToken, Engine, OpenOptions, Session, SessionOptions};
 use koudai_fuzz::{TEMPLATE, scratch, spec, write_model};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
@@ -33,7 +36,7 @@ fn write_seeds() -> Result<(), Box<dyn Error>> {
     put("koudai_file", "tiny", &std::fs::read(&model)?)?;
     put("tokenizer_section", "tiny", &spec().to_bytes()?)?;
 
-    let engine = Engine::open(&model, &OpenOptions { threads: Some(1), memory_limit: None })?;
+    let engine = Engine::open(&model, &OpenOptions { threads: Some(1), ..Default::default() })?;
     let saved = scratch("seed.session");
     for n in [1, 20] {
         let options = SessionOptions { context: Some(32), ..Default::default() };
@@ -43,6 +46,15 @@ fn write_seeds() -> Result<(), Box<dyn Error>> {
         put("session_file", &n.to_string(), &std::fs::read(&saved)?)?;
     }
     std::fs::remove_file(&saved)?;
+
+    let golden = Golden::record(&engine, &["ab".into()], &CancelToken::default())?;
+    put("packed_sections", "golden", &[&[0], &golden.encode()[..]].concat())?;
+    let target = engine.file().model_hash();
+    let (kind, name) = (AttachmentKind::Draft, String::new());
+    let draft = Attachment { kind, name, target, payload: b"draft".to_vec().into() };
+    put("packed_sections", "draft", &[&[1], &draft.envelope()[..], b"draft"].concat())?;
+    put("packed_sections", "signed", &[&[2, 1, 0, 0, 0][..], &[3; 96]].concat())?;
+    put("delta", "tiny", &delta(engine.file())?)?;
     std::fs::remove_file(&model)?;
 
     put("template", "chatml", TEMPLATE.as_bytes())?;
@@ -65,6 +77,25 @@ fn write_seeds() -> Result<(), Box<dyn Error>> {
     put("gguf", "tiny", &gguf())?;
     put("safetensors_folder", "tiny", &hf_folder()?)?;
     Ok(())
+}
+
+/// A delta from a file to itself with every operation, without its hash.
+fn delta(file: &ModelFile) -> Result<Vec<u8>, Box<dyn Error>> {
+    let path = scratch("seed.kdelta");
+    let mut writer = DeltaWriter::create(&path, file, "seed.koudai", file)?;
+    for (i, piece) in file.bytes().chunks(4096).enumerate() {
+        let at = i as u64 * 4096;
+        writer.push(&match i % 3 {
+            0 => Op::data(piece),
+            1 => Op::change(at, piece, piece),
+            _ => Op::Copy { len: piece.len() as u32, at },
+        })?;
+    }
+    writer.finish()?;
+    let mut bytes = std::fs::read(&path)?;
+    std::fs::remove_file(&path)?;
+    bytes.truncate(bytes.len() - 32);
+    Ok(bytes)
 }
 
 fn tokenizers() -> Vec<(&'static str, Value)> {

@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     let engine = ENGINE.get_or_init(|| {
         let path = koudai_fuzz::scratch("session.koudai");
         koudai_fuzz::write_model(&path).expect("the scratch folder can be written to");
-        Engine::open(&path, &OpenOptions { threads: Some(1), memory_limit: None })
+        Engine::open(&path, &OpenOptions { threads: Some(1), ..Default::default() })
             .expect("it is valid")
     });
     let mut bytes = data.to_vec();

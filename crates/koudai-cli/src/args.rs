@@ -6,9 +6,10 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use koudai::file::Defaults;
 use koudai::{
-    Engine, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, Session, SessionOptions,
+    Engine, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, Session,
+    SessionOptions, Trust, Verify,
 };
-use koudai_convert::{Cache, PullOptions, models};
+use koudai_convert::{Cache, PullOptions, models, sign};
 
 use crate::{interrupt, output};
 
@@ -45,6 +46,35 @@ impl ModelArgs {
     }
 }
 
+/// Whose signature a file must have.
+#[derive(Args)]
+pub(crate) struct TrustArgs {
+    /// Open only files signed by this public key; may be repeated, and KOUDAI_TRUST adds more
+    #[arg(long, value_name = "KEY.pub")]
+    trust: Vec<PathBuf>,
+}
+
+impl TrustArgs {
+    pub(crate) fn trust(&self) -> anyhow::Result<Trust> {
+        let always = std::env::var_os("KOUDAI_TRUST").unwrap_or_default();
+        let always = std::env::split_paths(&always).filter(|path| !path.as_os_str().is_empty());
+        let keys = self.trust.iter().cloned().chain(always);
+        let keys: Vec<_> = keys.map(|path| sign::read_public(&path)).collect::<Result<_, _>>()?;
+        Ok(if keys.is_empty() { Trust::Any } else { Trust::Signed(keys) })
+    }
+}
+
+/// When weights are compared with their hashes.
+#[derive(Clone, Copy, ValueEnum)]
+enum VerifyArg {
+    /// Only by `inspect --verify`
+    OnRequest,
+    /// Each layer before it is first used
+    FirstUse,
+    /// All before the start
+    Open,
+}
+
 /// How to run it.
 #[derive(Args)]
 pub(crate) struct EngineArgs {
@@ -54,18 +84,29 @@ pub(crate) struct EngineArgs {
     /// Refuse to use more memory than this
     #[arg(long, value_name = "MB")]
     memory_limit: Option<u64>,
+    #[command(flatten)]
+    trust: TrustArgs,
+    /// When to compare weights with their hashes; with trusted keys at least on first use
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "on-request")]
+    check_weights: VerifyArg,
 }
 
 impl EngineArgs {
-    pub(crate) fn options(&self) -> OpenOptions {
-        OpenOptions {
+    pub(crate) fn options(&self) -> anyhow::Result<OpenOptions> {
+        Ok(OpenOptions {
             threads: self.threads,
             memory_limit: self.memory_limit.map(|mb| mb.saturating_mul(1_000_000)),
-        }
+            trust: self.trust.trust()?,
+            verify: match self.check_weights {
+                VerifyArg::OnRequest => Verify::OnRequest,
+                VerifyArg::FirstUse => Verify::FirstUse,
+                VerifyArg::Open => Verify::Open,
+            },
+        })
     }
 
     pub(crate) fn open(&self, model: &ModelArgs) -> anyhow::Result<Engine> {
-        Ok(Engine::open(&model.path()?, &self.options())?)
+        Ok(Engine::open(&model.path()?, &self.options()?)?)
     }
 }
 
@@ -256,6 +297,14 @@ fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // The standard library's hasher is seeded by the system.
     std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// `KEY=VALUE`, neither empty.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .filter(|(key, value)| !key.is_empty() && !value.is_empty())
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .ok_or_else(|| "it must be KEY=VALUE".into())
 }
 
 /// Token ids as `1,2,3`.

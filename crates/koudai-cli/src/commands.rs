@@ -3,11 +3,15 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod convert;
+pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod models;
+pub(crate) mod pack;
+pub(crate) mod patch;
 pub(crate) mod perplexity;
 pub(crate) mod pull;
 pub(crate) mod run;
 pub(crate) mod score;
+pub(crate) mod sign;
 pub(crate) mod tokens;

@@ -37,6 +37,10 @@ enum Command {
     #[command(visible_alias = "quantize")]
     Convert(commands::convert::Args),
     Export(commands::export::Args),
+    Pack(commands::pack::Args),
+    Sign(commands::sign::Args),
+    Diff(commands::diff::Args),
+    Patch(commands::patch::Args),
     Bench(commands::bench::Args),
 }
 
@@ -62,6 +66,10 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Convert(args) => commands::convert::run(&args),
         Command::Export(args) => commands::export::run(&args),
+        Command::Pack(args) => commands::pack::run(&args),
+        Command::Sign(args) => commands::sign::run(&args),
+        Command::Diff(args) => commands::diff::run(&args),
+        Command::Patch(args) => commands::patch::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
     };
     let wrong_value = |e: &anyhow::Error| {

@@ -55,13 +55,13 @@ impl Calibration {
         };
         let context = WINDOW.min(engine.config().context_length);
         let options = SessionOptions { context: Some(context), ..SessionOptions::default() };
-        let mut session = Session::new(engine, &options).map_err(Error::Engine)?;
+        let mut session = Session::new(engine, &options).map_err(Error::Model)?;
         let mut done = 0;
         for window in &windows {
             session.rewind(0);
             for tokens in window.chunks(128) {
                 tell(progress, Stage::Calibrate, done as u64, total as u64)?;
-                session.append_observed(tokens, &mut observe).map_err(Error::Engine)?;
+                session.append_observed(tokens, &mut observe).map_err(Error::Model)?;
                 done += tokens.len();
             }
         }

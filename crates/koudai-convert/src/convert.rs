@@ -126,6 +126,8 @@ pub enum Stage {
     Calibrate,
     Convert,
     Export,
+    Compare,
+    Write,
 }
 
 /// Is told how far the work is, and ends it with [`Flow::Break`]: the work returns

@@ -43,8 +43,8 @@ pub enum Error {
     Tokenizer(crate::tokenizer::Error),
     /// The output can't be written.
     Output(FileError),
-    /// The engine can't run the model to calibrate it.
-    Engine(koudai::Error),
+    /// A model can't be used.
+    Model(koudai::Error),
     /// A download that didn't work; trying again may.
     Download {
         /// What was fetched.
@@ -79,6 +79,17 @@ impl Error {
         Error::Key { key: key.into(), why: why.into() }
     }
 
+    /// An error about the content of the file at `path`, with that path; errors that name a file
+    /// already, and those that aren't about one, as they are.
+    pub(crate) fn in_file(path: &std::path::Path, error: impl Into<Error>) -> Error {
+        match error.into() {
+            Error::Output(e) if !matches!(e, FileError::Io(..)) => {
+                Error::At(path.to_owned(), Box::new(Error::Output(e)))
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn tensor(name: impl Into<String>, why: impl Into<String>) -> Error {
         Error::Tensor { name: name.into(), why: why.into() }
     }
@@ -100,7 +111,7 @@ impl std::fmt::Display for Error {
             Error::Tensor { name, why } => write!(f, "tensor `{name}` {why}"),
             Error::Tokenizer(e) => e.fmt(f),
             Error::Output(e) => e.fmt(f),
-            Error::Engine(e) => e.fmt(f),
+            Error::Model(e) => e.fmt(f),
             Error::Download { what, why } | Error::Refused { what, why } => {
                 write!(f, "{what}: {}", why.lines().next().unwrap_or_default())
             }
@@ -127,6 +138,15 @@ impl From<GgufError> for Error {
 impl From<FileError> for Error {
     fn from(e: FileError) -> Error {
         Error::Output(e)
+    }
+}
+
+impl From<koudai::Error> for Error {
+    fn from(e: koudai::Error) -> Error {
+        match e {
+            koudai::Error::Cancelled => Error::Cancelled,
+            other => Error::Model(other),
+        }
     }
 }
 

@@ -38,7 +38,7 @@ impl<'a> Decoder<'a> {
         self.0 = tail;
         Some(head)
     }
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.bytes(N)?.try_into().ok()
     }
     pub(crate) fn u8(&mut self) -> Option<u8> {
@@ -64,6 +64,15 @@ impl<'a> Decoder<'a> {
     pub(crate) fn count(&mut self, item_bytes: usize) -> Option<usize> {
         let n = self.u32()? as usize;
         (n.checked_mul(item_bytes)? <= self.0.len()).then_some(n)
+    }
+    /// A count, then that many items of at least `item_bytes` each.
+    pub(crate) fn list<T>(
+        &mut self,
+        item_bytes: usize,
+        mut item: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let n = self.count(item_bytes)?;
+        (0..n).map(|_| item(self)).collect()
     }
     /// `Some` only if everything was read.
     pub(crate) fn end(self) -> Option<()> {

@@ -1,6 +1,7 @@
 //! An open model: weights, tokenizer and threads, shared by any number of sessions.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use koudai_kernels::Kernels;
@@ -13,6 +14,7 @@ use crate::kv::{KvCache, KvKind};
 use crate::pool::default_threads;
 use crate::session::LOGIT_ROWS;
 use crate::tokenizer::Tokenizer;
+use crate::trust::Trust;
 use crate::weights::Weights;
 
 /// How to open a model.
@@ -23,6 +25,28 @@ pub struct OpenOptions {
     /// Bytes that the process may need for this model and one session; sessions that would need more
     /// are refused.
     pub memory_limit: Option<u64>,
+    /// Who must have signed the file.
+    pub trust: Trust,
+    /// When the weights' hashes are compared.
+    pub verify: Verify,
+}
+
+/// When weights are compared with their hashes. Everything else is compared when a file is opened.
+///
+/// What was verified had its hash at that moment: the file stays mapped, and a change on the disk
+/// afterwards isn't noticed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verify {
+    /// Not by the engine: opening takes milliseconds, and damage makes the model say other things.
+    /// [`ModelFile::verify`] does it on request, on any thread.
+    #[default]
+    OnRequest,
+    /// Each layer's before it is used for the first time, so that the first tokens come later and
+    /// opening doesn't. Where something is damaged, the call fails that would have used it. A file
+    /// without hashes of blocks is verified when it is opened.
+    FirstUse,
+    /// All before the model is open.
+    Open,
 }
 
 /// An open model. Cloning is cheap and shares everything.
@@ -42,6 +66,8 @@ struct Inner {
     n_threads: usize,
     memory_limit: Option<u64>,
     workspace: Mutex<Workspace>,
+    /// Which layers were verified, if they are on first use.
+    verified: Option<Vec<AtomicBool>>,
 }
 
 /// Memory that a session will need, in bytes, worked out before anything is allocated.
@@ -66,14 +92,31 @@ impl MemoryPlan {
 
 impl Engine {
     /// Opens a `.koudai` file: maps and validates it, starts the threads. Copies no weights, and
-    /// doesn't read them to check their hash: [`ModelFile::verify`] does.
+    /// reads them to check their hashes only as [`OpenOptions::verify`] says.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Engine, Error> {
         let file_error = |e| Error::File(path.into(), e);
         let file = ModelFile::open(path).map_err(file_error)?;
-        Engine::from_file(path, file, options)
+        file.check_trust(&options.trust).map_err(file_error)?;
+        let verify = match options.trust {
+            Trust::Any => options.verify,
+            // A signature is of hashes: without comparing them, it would say nothing of the weights.
+            Trust::Signed(_) => options.verify.max(Verify::FirstUse),
+        };
+        match verify {
+            Verify::OnRequest => {}
+            Verify::FirstUse if file.has_blocks() => file.verify_tree().map_err(file_error)?,
+            Verify::FirstUse | Verify::Open => file.verify().map_err(file_error)?,
+        }
+        let on_use = verify == Verify::FirstUse && file.has_blocks();
+        Engine::from_file(path, file, options, on_use)
     }
 
-    fn from_file(path: &Path, file: ModelFile, options: &OpenOptions) -> Result<Engine, Error> {
+    fn from_file(
+        path: &Path,
+        file: ModelFile,
+        options: &OpenOptions,
+        verify_on_use: bool,
+    ) -> Result<Engine, Error> {
         let file_error = |e| Error::File(path.into(), e);
         let tokens = file.section(section::TOKENIZER).expect("the file was validated");
         let tokenizer = Tokenizer::open(tokens).map_err(|e| Error::Tokenizer(path.into(), e))?;
@@ -105,6 +148,8 @@ impl Engine {
                 n_threads,
                 memory_limit: options.memory_limit,
                 workspace: Mutex::new(workspace),
+                verified: verify_on_use
+                    .then(|| file.config().layers.iter().map(|_| AtomicBool::default()).collect()),
                 file,
             }),
         })
@@ -206,6 +251,26 @@ impl Engine {
             megabytes(total),
             megabytes(limit)
         )))
+    }
+
+    /// Verifies what layer `index` uses if that is to be done now; with the first layer come the
+    /// tensors outside of layers.
+    pub(crate) fn before_layer(&self, index: usize) -> Result<(), Error> {
+        let Some(verified) = &self.inner.verified else { return Ok(()) };
+        if verified[index].load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let file = &self.inner.file;
+        let used = |layer: Option<usize>| layer == Some(index) || (index == 0 && layer.is_none());
+        for tensors in file.tensors().chunk_by(|a, b| used(a.id.layer) == used(b.id.layer)) {
+            let (Some(first), Some(last)) = (tensors.first(), tensors.last()) else { continue };
+            if used(first.id.layer) {
+                file.verify_weights(first.offset..last.offset + last.len)
+                    .map_err(|e| Error::File(self.inner.path.clone(), e))?;
+            }
+        }
+        verified[index].store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// True if `other` is the same open model.

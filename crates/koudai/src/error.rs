@@ -44,6 +44,8 @@ pub enum Error {
     Cancelled,
     /// A saved session can't be used here.
     Session(PathBuf, String),
+    /// A delta can't be applied.
+    Delta(PathBuf, String),
     /// The operating system's word.
     Io(String, std::io::Error),
 }
@@ -82,7 +84,9 @@ impl std::fmt::Display for Error {
             Error::Memory(why) => f.write_str(why),
             Error::NoCandidate => f.write_str("no token is possible: every logit is -inf or NaN"),
             Error::Cancelled => f.write_str("cancelled"),
-            Error::Session(path, why) => write!(f, "{}: {why}", path.display()),
+            Error::Session(path, why) | Error::Delta(path, why) => {
+                write!(f, "{}: {why}", path.display())
+            }
             Error::Io(what, e) => write!(f, "{what}: {e}"),
         }
     }

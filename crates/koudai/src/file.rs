@@ -1,13 +1,18 @@
 //! The `.koudai` file: a header, a table of hashed sections, the sections.
 //!
 //! [`ModelFile::open`] maps the file and validates everything but the weights' hash in one pass;
-//! after that, views are infallible and nothing is copied. [`FileWriter`] writes beside the final
-//! name and renames when all is on disk. The bytes are specified in FORMAT.md. This module knows
+//! after that, views are infallible and nothing is copied; [`ModelFile::verify`] compares the rest.
+//! [`FileWriter`] writes beside the final name and renames when all is on disk. The bytes are specified in FORMAT.md. This module knows
 //! places and sizes; it doesn't interpret tokenizers or templates.
+
+mod attachment;
+mod blocks;
+mod writer;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use koudai_kernels::{Kind, Matrix};
@@ -15,7 +20,12 @@ use koudai_kernels::{Kind, Matrix};
 use crate::bytes::SharedBytes;
 use crate::codec::{Decoder, Encoder};
 use crate::config::{Config, Role, Shape, TensorId};
-use crate::partial::PartialFile;
+use crate::trust::{self, Signature, Trust};
+
+pub use attachment::{Attachment, AttachmentKind, MAX_ADAPTERS};
+pub use blocks::BLOCK_BYTES;
+use blocks::Hash;
+pub use writer::{FileWriter, TensorHeader, TensorSink};
 
 const MAGIC: [u8; 8] = *b"KOUDAI\r\n";
 const VERSION: u32 = 1;
@@ -45,6 +55,22 @@ pub mod section {
     pub const TENSORS: &str = "tensors";
     /// The tensors' bytes.
     pub const WEIGHTS: &str = "weights";
+    /// Hashes of the weights' blocks.
+    pub const BLOCKS: &str = "blocks";
+    /// The model card, as Markdown.
+    pub const CARD: &str = "card";
+    /// Pairs of strings about where the model comes from.
+    pub const LINEAGE: &str = "lineage";
+    /// [`crate::golden::Golden`].
+    pub const GOLDEN: &str = "golden";
+    /// A draft model.
+    pub const DRAFT: &str = "draft";
+    /// A decision head.
+    pub const DECISION: &str = "decision";
+    /// What the names of adapters' sections start with; two digits follow.
+    pub const ADAPTERS: &str = "adapt";
+    /// [`crate::trust::Signature`].
+    pub const SIGNED: &str = "signed";
 }
 
 /// Why a file can't be used. Every message names the section or offset.
@@ -74,6 +100,19 @@ pub enum FileError {
     UnknownSection(String),
     /// A section's content makes no sense.
     Section(&'static str, String),
+    /// A block of the weights doesn't have its hash.
+    Block {
+        /// Index of the block in the weights.
+        index: usize,
+        /// Its bytes in the file.
+        range: Range<u64>,
+        /// The tensors that lie in it.
+        tensors: String,
+    },
+    /// An attachment's section can't be used.
+    Attachment(String, String),
+    /// The file isn't signed as it should be.
+    Untrusted(String),
 }
 
 impl std::fmt::Display for FileError {
@@ -101,6 +140,14 @@ impl std::fmt::Display for FileError {
                 write!(f, "section `{name}` is needed and this build doesn't know it")
             }
             FileError::Section(name, why) => write!(f, "section `{name}`: {why}"),
+            FileError::Block { index, range, tensors } => write!(
+                f,
+                "section `weights`: block {index}, bytes {} to {} of the file ({tensors}), doesn't \
+                 match its hash: the file is damaged",
+                range.start, range.end
+            ),
+            FileError::Attachment(name, why) => write!(f, "section `{name}`: {why}"),
+            FileError::Untrusted(why) => f.write_str(why),
         }
     }
 }
@@ -203,6 +250,10 @@ pub struct ModelFile {
     tensors: Vec<TensorInfo>,
     by_id: HashMap<TensorId, usize>,
     weights: SharedBytes,
+    /// Where the weights start in the file.
+    weights_offset: u64,
+    /// Hashes of the weights' blocks, if the file has them.
+    blocks: Option<SharedBytes>,
 }
 
 impl ModelFile {
@@ -248,10 +299,28 @@ impl ModelFile {
             .map_err(|e| FileError::Section(section::TENSORS, e))?;
         find(section::TOKENIZER)?;
         let by_id = tensors.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
-        let weights = map
-            .slice(weights.offset as usize..(weights.offset + weights.len) as usize)
-            .expect("sections lie inside the file");
-        Ok(ModelFile { sections, fingerprint, config, tensors, by_id, weights, map })
+        let share = |s: &SectionInfo| {
+            map.slice(s.offset as usize..(s.offset + s.len) as usize)
+                .expect("sections lie inside the file")
+        };
+        let blocks = find(section::BLOCKS).ok().map(&share);
+        let blocks = match blocks.map(|bytes| read_blocks(&bytes, weights.len)) {
+            None => None,
+            Some(Ok(blocks)) => Some(blocks),
+            Some(Err(why)) => return Err(FileError::Section(section::BLOCKS, why)),
+        };
+        let (weights, weights_offset) = (share(weights), weights.offset);
+        Ok(ModelFile {
+            sections,
+            fingerprint,
+            config,
+            tensors,
+            by_id,
+            weights,
+            weights_offset,
+            blocks,
+            map,
+        })
     }
 
     /// The configuration.
@@ -269,15 +338,36 @@ impl ModelFile {
         &self.tensors
     }
 
+    /// The whole file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// BLAKE3 of the whole section table, a signature's row included.
+    pub fn table_hash(&self) -> [u8; 32] {
+        self.map[24..56].try_into().unwrap()
+    }
+
     /// Bytes of the whole file.
     pub fn len_bytes(&self) -> u64 {
         self.map.len() as u64
     }
 
-    /// BLAKE3 of the section table, and so of every byte that matters: sessions and drafts are tied
-    /// to it.
+    /// BLAKE3 of the section table without a signature's row, and so of every byte that matters:
+    /// saved sessions, deltas and signatures are tied to it.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
+    }
+
+    /// Identifies the model itself, whatever else is in the file: BLAKE3 of the hashes of
+    /// configuration, tokenizer, tensors and weights. Attachments are tied to it.
+    pub fn model_hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for name in [section::CONFIG, section::TOKENIZER, section::TENSORS, section::WEIGHTS] {
+            let s = self.sections.iter().find(|s| s.name == name).expect("checked when opened");
+            hasher.update(&s.hash);
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// A section's bytes, if the file has it.
@@ -288,9 +378,18 @@ impl ModelFile {
 
     /// Pairs of strings about the model, sorted by key.
     pub fn meta(&self) -> Result<Vec<(String, String)>, FileError> {
-        let Some(bytes) = self.section(section::META) else { return Ok(Vec::new()) };
-        decode_meta(&bytes)
-            .ok_or_else(|| FileError::Section(section::META, "it is malformed".into()))
+        self.pairs(section::META)
+    }
+
+    /// Pairs of strings about where the model comes from, in the order they were added; keys may
+    /// come more than once.
+    pub fn lineage(&self) -> Result<Vec<(String, String)>, FileError> {
+        self.pairs(section::LINEAGE)
+    }
+
+    fn pairs(&self, name: &'static str) -> Result<Vec<(String, String)>, FileError> {
+        let Some(bytes) = self.section(name) else { return Ok(Vec::new()) };
+        decode_pairs(&bytes).ok_or_else(|| FileError::Section(name, "it is malformed".into()))
     }
 
     /// Sampling advice.
@@ -302,14 +401,59 @@ impl ModelFile {
 
     /// The chat template's source, if the model has one.
     pub fn template(&self) -> Result<Option<String>, FileError> {
-        let Some(bytes) = self.section(section::TEMPLATE) else { return Ok(None) };
+        self.text(section::TEMPLATE)
+    }
+
+    /// The model card, as Markdown, if the model has one.
+    pub fn card(&self) -> Result<Option<String>, FileError> {
+        self.text(section::CARD)
+    }
+
+    fn text(&self, name: &'static str) -> Result<Option<String>, FileError> {
+        let Some(bytes) = self.section(name) else { return Ok(None) };
         match std::str::from_utf8(&bytes) {
             Ok(text) => Ok(Some(text.to_owned())),
-            Err(e) => Err(FileError::Section(
-                section::TEMPLATE,
-                format!("byte {} is not UTF-8", e.valid_up_to()),
-            )),
+            Err(e) => {
+                Err(FileError::Section(name, format!("byte {} is not UTF-8", e.valid_up_to())))
+            }
         }
+    }
+
+    /// Draft, decision head and adapters. Refuses those that were made for another model.
+    pub fn attachments(&self) -> Result<Vec<Attachment>, FileError> {
+        let mut all: Vec<Attachment> = Vec::new();
+        for s in &self.sections {
+            let Some(kind) = attachment::kind_of_section(&s.name) else { continue };
+            let refuse = |why: String| FileError::Attachment(s.name.clone(), why);
+            let bytes = self.section(&s.name).expect("it is in the table");
+            let attachment = Attachment::decode(&bytes)
+                .filter(|a| a.kind == kind)
+                .ok_or_else(|| refuse("it is malformed".into()))?;
+            if attachment.target != self.model_hash() {
+                return Err(refuse("it was made for another model".into()));
+            }
+            if all.iter().any(|a| (a.kind, &a.name) == (kind, &attachment.name)) {
+                return Err(refuse(format!("a second adapter `{}`", attachment.name)));
+            }
+            all.push(attachment);
+        }
+        Ok(all)
+    }
+
+    /// Who signed the file, or claims to have.
+    pub fn signature(&self) -> Result<Option<Signature>, FileError> {
+        let Some(bytes) = self.section(section::SIGNED) else { return Ok(None) };
+        let malformed = || FileError::Section(section::SIGNED, "it is malformed".into());
+        Signature::decode(&bytes).ok_or_else(malformed).map(Some)
+    }
+
+    /// Refuses a file that isn't signed as `trust` wants it. What is signed are the hashes; weights
+    /// are only known to have theirs after [`ModelFile::verify`].
+    pub fn check_trust(&self, trust: &Trust) -> Result<(), FileError> {
+        if let Trust::Any = trust {
+            return Ok(());
+        }
+        trust.check(&self.fingerprint, self.signature()?.as_ref()).map_err(FileError::Untrusted)
     }
 
     /// Where a tensor lies. Panics if the configuration has no such tensor.
@@ -345,7 +489,9 @@ impl ModelFile {
         data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
     }
 
-    /// Reads the whole file and compares every hash; also that gaps are zero.
+    /// Reads the whole file and compares every hash; also that gaps are zero, that attachments are
+    /// of this model and that a signature is of this content. Where the weights are damaged, names
+    /// the first block.
     pub fn verify(&self) -> Result<(), FileError> {
         let mut end = HEADER_BYTES + self.sections.len() * ENTRY_BYTES;
         for s in &self.sections {
@@ -353,16 +499,67 @@ impl ModelFile {
             if self.map[end..start].iter().any(|b| *b != 0) {
                 return Err(FileError::Table(format!("bytes before `{}` aren't zero", s.name)));
             }
-            if *blake3::hash(view(&self.map, s)).as_bytes() != s.hash {
+            if s.name == section::WEIGHTS && self.blocks.is_some() {
+                self.verify_tree()?;
+                self.verify_weights(0..self.weights.len())?;
+            } else if *blake3::hash(view(&self.map, s)).as_bytes() != s.hash {
                 return Err(FileError::Hash(s.name.clone()));
             }
             end = start + s.len as usize;
+        }
+        if self.signature()?.is_some_and(|s| !s.is_of(&self.fingerprint)) {
+            return Err(FileError::Untrusted(trust::MISMATCH.into()));
+        }
+        self.attachments().map(drop)
+    }
+
+    /// True if blocks of the weights have hashes of their own, so that parts can be verified.
+    pub fn has_blocks(&self) -> bool {
+        self.blocks.is_some()
+    }
+
+    /// Checks that the blocks' hashes are those of the weights' hash: then a block that has its hash
+    /// is right. Reads no weights. Panics if the file has none.
+    pub fn verify_tree(&self) -> Result<(), FileError> {
+        let leaves = self.blocks.as_ref().expect("the file has hashes of blocks");
+        let leaves: Vec<Hash> =
+            leaves.chunks_exact(32).map(|leaf| leaf.try_into().unwrap()).collect();
+        let weights = self.sections.iter().find(|s| s.name == section::WEIGHTS);
+        if weights.is_some_and(|s| s.hash == blocks::root(&leaves)) {
+            return Ok(());
+        }
+        let why = "its hashes aren't those of the weights' hash";
+        Err(FileError::Section(section::BLOCKS, why.into()))
+    }
+
+    /// Compares the blocks that hold these bytes of the weights with their hashes. Panics if the
+    /// file has none.
+    pub fn verify_weights(&self, range: Range<usize>) -> Result<(), FileError> {
+        let leaves = self.blocks.as_ref().expect("the file has hashes of blocks");
+        let weights: &[u8] = &self.weights;
+        let n_blocks = leaves.len() / 32;
+        for index in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
+            let start = index * BLOCK_BYTES;
+            let end = (start + BLOCK_BYTES).min(weights.len());
+            if blocks::leaf(index, n_blocks, &weights[start..end]) != leaves[index * 32..][..32] {
+                let inside = self
+                    .tensors
+                    .iter()
+                    .filter(|t| t.offset < end && t.offset + t.len > start)
+                    .map(|t| t.id.to_string());
+                let at = |place: usize| self.weights_offset + place as u64;
+                return Err(FileError::Block {
+                    index,
+                    range: at(start)..at(end),
+                    tensors: inside.collect::<Vec<_>>().join(", "),
+                });
+            }
         }
         Ok(())
     }
 }
 
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 14] = [
     section::CONFIG,
     section::TOKENIZER,
     section::TEMPLATE,
@@ -370,6 +567,13 @@ const KNOWN: [&str; 7] = [
     section::META,
     section::TENSORS,
     section::WEIGHTS,
+    section::BLOCKS,
+    section::CARD,
+    section::LINEAGE,
+    section::GOLDEN,
+    section::DRAFT,
+    section::DECISION,
+    section::SIGNED,
 ];
 
 fn view<'a>(map: &'a [u8], s: &SectionInfo) -> &'a [u8] {
@@ -432,7 +636,31 @@ fn read_table(map: &[u8]) -> Result<(Vec<SectionInfo>, [u8; 32]), FileError> {
     if end != len {
         return Err(FileError::Table(format!("{} bytes follow the last section", len - end)));
     }
-    Ok((sections, hash))
+    Ok((sections, fingerprint(table)))
+}
+
+/// BLAKE3 of the table without the signature's row, so that a file keeps its fingerprint when it is
+/// signed.
+fn fingerprint(table: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    let signed = |entry: &&[u8]| entry[..8].split(|b| *b == 0).next() == Some(b"signed");
+    for entry in table.chunks_exact(ENTRY_BYTES).filter(|entry| !signed(entry)) {
+        hasher.update(entry);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// The leaves of the section `blocks`.
+fn read_blocks(bytes: &SharedBytes, weights: u64) -> Result<SharedBytes, String> {
+    let mut d = Decoder(bytes);
+    if (d.u32(), d.u32()) != (Some(1), Some(BLOCK_BYTES as u32)) {
+        return Err("unknown version or size of blocks".into());
+    }
+    let n_blocks = weights.div_ceil(BLOCK_BYTES as u64).max(1);
+    if d.0.len() as u64 != n_blocks * 32 {
+        return Err(format!("{} bytes of hashes for {n_blocks} blocks", d.0.len()));
+    }
+    Ok(bytes.slice(bytes.len() - d.0.len()..bytes.len()).expect("it is the rest"))
 }
 
 fn read_tensors(bytes: &[u8], config: &Config, weights: u64) -> Result<Vec<TensorInfo>, String> {
@@ -486,7 +714,7 @@ fn read_tensors(bytes: &[u8], config: &Config, weights: u64) -> Result<Vec<Tenso
 
 const TENSOR_BYTES: usize = 4 + 1 + 1 + 4 + 4 + 8;
 
-fn decode_meta(bytes: &[u8]) -> Option<Vec<(String, String)>> {
+fn decode_pairs(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let mut d = Decoder(bytes);
     let count = d.count(8)?;
     let mut pairs = Vec::new();
@@ -495,6 +723,16 @@ fn decode_meta(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     }
     d.end()?;
     Some(pairs)
+}
+
+fn encode_pairs(pairs: &[(String, String)]) -> Vec<u8> {
+    let mut e = Encoder::default();
+    e.u32(pairs.len() as u32);
+    for (key, value) in pairs {
+        e.str(key);
+        e.str(value);
+    }
+    e.0
 }
 
 /// Maps a file of any sort, read-only.
@@ -509,173 +747,4 @@ fn map(file: &File) -> std::io::Result<SharedBytes> {
     // could raise SIGBUS, as with every program that maps files; writers here always rename instead.
     let map = unsafe { memmap2::Mmap::map(file)? };
     Ok(SharedBytes::new(map))
-}
-
-/// A tensor about to be written.
-#[derive(Clone, Copy, Debug)]
-pub struct TensorHeader {
-    /// Which tensor.
-    pub id: TensorId,
-    /// How its weights are stored; vectors are [`Kind::F32`].
-    pub kind: Kind,
-}
-
-/// Writes a `.koudai` file: small sections first, then the tensors in the configuration's order.
-///
-/// Until [`FileWriter::finish`] the bytes lie beside the final name, and dropping the writer removes
-/// them.
-pub struct FileWriter {
-    file: PartialFile,
-    sections: Vec<SectionInfo>,
-    at: u64,
-}
-
-impl FileWriter {
-    /// Starts a file that will appear at `path`.
-    pub fn create(path: &Path) -> Result<FileWriter, FileError> {
-        let io = |e| FileError::Io(path.to_owned(), e);
-        let mut file = PartialFile::create(path).map_err(io)?;
-        file.seek(SeekFrom::Start(FIRST_SECTION)).map_err(io)?;
-        Ok(FileWriter { file, sections: Vec::new(), at: FIRST_SECTION })
-    }
-
-    /// Adds a section that readers must know (`required`) or may skip. Panics on a bad name, and on
-    /// one that was added already.
-    pub fn section(&mut self, name: &str, required: bool, bytes: &[u8]) -> Result<(), FileError> {
-        assert!((1..=8).contains(&name.len()) && name.is_ascii() && name != section::WEIGHTS);
-        assert!(self.sections.iter().all(|s| s.name != name), "section `{name}` is there already");
-        self.pad(ALIGN)?;
-        let hash = *blake3::hash(bytes).as_bytes();
-        let (name, offset, len) = (name.to_owned(), self.at, bytes.len() as u64);
-        self.write(bytes)?;
-        self.sections.push(SectionInfo { name, offset, len, hash, required });
-        Ok(())
-    }
-
-    /// Adds the configuration.
-    pub fn config(&mut self, config: &Config) -> Result<(), FileError> {
-        self.section(section::CONFIG, true, &config.encode())
-    }
-
-    /// Adds sampling advice.
-    pub fn defaults(&mut self, defaults: &Defaults) -> Result<(), FileError> {
-        self.section(section::DEFAULTS, false, &defaults.encode())
-    }
-
-    /// Adds pairs of strings about the model; sorts them by key.
-    pub fn meta(&mut self, pairs: &[(String, String)]) -> Result<(), FileError> {
-        let mut pairs = pairs.to_vec();
-        pairs.sort();
-        let mut e = Encoder::default();
-        e.u32(pairs.len() as u32);
-        for (key, value) in &pairs {
-            e.str(key);
-            e.str(value);
-        }
-        self.section(section::META, false, &e.0)
-    }
-
-    /// Adds all tensors. `write` is called for each tensor of `config.tensors()` in turn and puts
-    /// exactly its stored bytes into the sink, in as many pieces as it likes. Panics if `headers` or
-    /// the bytes aren't what `config` needs.
-    pub fn tensors<E: From<FileError>>(
-        &mut self,
-        config: &Config,
-        headers: &[TensorHeader],
-        mut write: impl FnMut(&TensorHeader, Shape, &mut TensorSink<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let expected = config.tensors();
-        let ids = headers.iter().map(|h| h.id);
-        assert!(ids.eq(expected.iter().map(|t| t.0)), "headers in the configuration's order");
-        let mut e = Encoder::default();
-        e.u32(1);
-        e.u32(headers.len() as u32);
-        let mut offset = 0u64;
-        let mut places = Vec::new();
-        for (header, (id, shape)) in headers.iter().zip(&expected) {
-            let (rows, cols, len) = match *shape {
-                Shape::Vector(n) => (n, 1, n.checked_mul(4)),
-                Shape::Matrix { rows, cols } => (rows, cols, header.kind.matrix_bytes(rows, cols)),
-            };
-            let len = len.unwrap_or_else(|| panic!("{id} can't be {}", header.kind.name())) as u64;
-            offset = offset.next_multiple_of(64);
-            e.u32(id.layer.map_or(u32::MAX, |l| l as u32));
-            e.u8(id.role as u8);
-            e.u8(header.kind as u8);
-            e.u32(rows as u32);
-            e.u32(cols as u32);
-            e.u64(offset);
-            places.push((offset, len));
-            offset += len;
-        }
-        self.section(section::TENSORS, true, &e.0)?;
-        self.pad(WEIGHTS_ALIGN)?;
-        let start = self.at;
-        let mut hasher = blake3::Hasher::new();
-        for ((header, (_, shape)), (offset, len)) in headers.iter().zip(&expected).zip(places) {
-            let gap = start + offset - self.at;
-            hasher.update(&[0; 64][..gap as usize]);
-            self.write(&[0; 64][..gap as usize])?;
-            let mut sink = TensorSink { writer: self, hasher: &mut hasher };
-            write(header, *shape, &mut sink)?;
-            assert_eq!(self.at, start + offset + len, "{} has its exact size", header.id);
-        }
-        let (name, len) = (section::WEIGHTS.to_owned(), self.at - start);
-        let hash = *hasher.finalize().as_bytes();
-        self.sections.push(SectionInfo { name, offset: start, len, hash, required: true });
-        Ok(())
-    }
-
-    /// Writes the table, flushes to disk and gives the file its name.
-    pub fn finish(mut self) -> Result<(), FileError> {
-        let mut table = Vec::with_capacity(self.sections.len() * ENTRY_BYTES);
-        assert!(self.sections.len() <= MAX_SECTIONS);
-        for s in &self.sections {
-            let mut name = [0u8; 8];
-            name[..s.name.len()].copy_from_slice(s.name.as_bytes());
-            table.extend(name);
-            table.extend(s.offset.to_le_bytes());
-            table.extend(s.len.to_le_bytes());
-            table.extend((s.required as u64).to_le_bytes());
-            table.extend(s.hash);
-        }
-        let mut header = Vec::with_capacity(HEADER_BYTES);
-        header.extend(MAGIC);
-        header.extend(VERSION.to_le_bytes());
-        header.extend((self.sections.len() as u32).to_le_bytes());
-        header.extend(self.at.to_le_bytes());
-        header.extend(blake3::hash(&table).as_bytes());
-        header.extend([0; 8]);
-        let path = self.file.path().to_owned();
-        let mut write = || -> std::io::Result<()> {
-            self.file.rewind()?;
-            self.file.write_all(&header)?;
-            self.file.write_all(&table)
-        };
-        write().and_then(|()| self.file.finish()).map_err(|e| FileError::Io(path, e))
-    }
-
-    fn pad(&mut self, align: u64) -> Result<(), FileError> {
-        let gap = self.at.next_multiple_of(align) - self.at;
-        self.write(&vec![0; gap as usize])
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        self.at += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|e| FileError::Io(self.file.path().to_owned(), e))
-    }
-}
-
-/// Takes the bytes of one tensor.
-pub struct TensorSink<'a> {
-    writer: &'a mut FileWriter,
-    hasher: &'a mut blake3::Hasher,
-}
-
-impl TensorSink<'_> {
-    /// Appends bytes.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        self.hasher.update(bytes);
-        self.writer.write(bytes)
-    }
 }

@@ -8,11 +8,11 @@ use std::ops::Range;
 
 use koudai_kernels::{ACTIVATION_GROUP, Columns, Kernels, Matrix, PANEL_ROWS, QuantizedRows, Rows};
 
-use crate::Precision;
 use crate::config::{Activation, Config, LayerConfig, MAX_HEAD_DIM, Role, TensorId};
 use crate::kv::{BLOCK, KvCache};
 use crate::pool::{MatmulJob, Pool};
 use crate::weights::{LayerWeights, Weights};
+use crate::{Error, Precision};
 
 /// Rows that one pass handles at most; longer prompts come in chunks of this.
 pub(crate) const MAX_ROWS: usize = 128;
@@ -30,8 +30,8 @@ pub(crate) struct Segment<'a> {
 /// How a pass computes, and who watches.
 pub(crate) struct Pass<'a> {
     pub(crate) precision: Precision,
-    /// Asked before each layer.
-    pub(crate) cancelled: &'a dyn Fn() -> bool,
+    /// Asked before each layer, with its index; an error ends the pass.
+    pub(crate) before_layer: &'a dyn Fn(usize) -> Result<(), Error>,
     pub(crate) observer: Option<&'a mut Observer<'a>>,
 }
 
@@ -193,9 +193,6 @@ struct AttentionBuffers {
     scores: Vec<f32>,
 }
 
-/// A forward pass was asked to stop.
-pub(crate) struct Cancelled;
-
 impl Workspace {
     pub(crate) fn new(kernels: &'static Kernels, n_threads: usize) -> std::io::Result<Workspace> {
         let pool = Pool::new(n_threads)?;
@@ -239,13 +236,11 @@ impl Workspace {
         weights: &Weights,
         batch: &mut [Segment<'_>],
         pass: &mut Pass<'_>,
-    ) -> Result<(), Cancelled> {
+    ) -> Result<(), Error> {
         let config = weights.config();
         self.embed(weights, batch);
         for (index, layer) in config.layers.iter().enumerate() {
-            if (pass.cancelled)() {
-                return Err(Cancelled);
-            }
+            (pass.before_layer)(index)?;
             self.layer(config, layer, &weights.layers[index], index, batch, pass);
         }
         Ok(())

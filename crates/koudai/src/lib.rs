@@ -49,10 +49,12 @@ pub mod bytes;
 pub mod chat;
 mod codec;
 pub mod config;
+pub mod delta;
 mod engine;
 mod error;
 pub mod file;
 mod forward;
+pub mod golden;
 mod kv;
 mod partial;
 mod pool;
@@ -61,11 +63,12 @@ pub mod session;
 mod stop;
 pub mod template;
 pub mod tokenizer;
+pub mod trust;
 mod weights;
 
 pub use chat::{Chat, Reply};
 pub use config::{Activation, Config, LayerConfig, Role, Shape, TensorId};
-pub use engine::{Engine, MemoryPlan, OpenOptions};
+pub use engine::{Engine, MemoryPlan, OpenOptions, Verify};
 pub use error::Error;
 pub use forward::Observer;
 pub use koudai_kernels as kernels;
@@ -75,6 +78,7 @@ pub use sampler::SamplingParams;
 pub use session::{
     CancelToken, Flow, GenerateParams, Generation, Session, SessionOptions, StopReason, TokenScore,
 };
+pub use trust::{PublicKey, Trust};
 
 /// Arithmetic where weights are quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -27,10 +27,17 @@ impl PartialFile {
         &self.path
     }
 
-    /// Flushes to disk and gives the file its name.
-    pub fn finish(mut self) -> io::Result<()> {
+    /// Flushes to disk, and says where the bytes lie until [`PartialFile::finish`]: to look at them
+    /// before they get the name.
+    pub fn sync(&mut self) -> io::Result<&Path> {
         self.out.flush()?;
         self.out.get_ref().sync_all()?;
+        Ok(&self.partial)
+    }
+
+    /// Flushes to disk and gives the file its name.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.sync()?;
         std::fs::rename(&self.partial, &self.path)
     }
 

@@ -144,6 +144,17 @@ pub struct Generation {
 /// Whether a callback wants more.
 pub type Flow = std::ops::ControlFlow<()>;
 
+/// What a pass asks before each layer: whether to go on, and with weights that are what they should be.
+fn before_layer<'a>(
+    engine: &'a Engine,
+    cancels: &'a [CancelToken],
+) -> impl Fn(usize) -> Result<(), Error> + 'a {
+    |index| match cancels.iter().any(CancelToken::is_cancelled) {
+        true => Err(Error::Cancelled),
+        false => engine.before_layer(index),
+    }
+}
+
 /// One sequence of tokens with its cache.
 pub struct Session {
     engine: Engine,
@@ -240,7 +251,7 @@ impl Session {
             session.logits.clear();
         }
         let cancels: Vec<CancelToken> = batch.iter().map(|(s, _)| s.cancel.clone()).collect();
-        let cancelled = || cancels.iter().any(CancelToken::is_cancelled);
+        let before_layer = before_layer(&engine, &cancels);
         let mut done = vec![0; batch.len()];
         while done.iter().zip(&*batch).any(|(done, (_, tokens))| *done < tokens.len()) {
             let mut n_rows = 0;
@@ -262,9 +273,8 @@ impl Session {
                 }
             }
             let mut work = engine.workspace();
-            let mut pass = Pass { precision, cancelled: &cancelled, observer: None };
-            work.forward(engine.weights(), &mut segments, &mut pass)
-                .map_err(|_| Error::Cancelled)?;
+            let mut pass = Pass { precision, before_layer: &before_layer, observer: None };
+            work.forward(engine.weights(), &mut segments, &mut pass)?;
             for (finished, rows) in finished.chunks(LOGIT_ROWS).zip(last_rows.chunks(LOGIT_ROWS)) {
                 let rows = work.logits(engine.weights(), rows, precision);
                 for (i, row) in finished.iter().zip(rows) {
@@ -291,14 +301,14 @@ impl Session {
         self.check_append(tokens)?;
         self.logits.clear();
         let (engine, precision) = (&self.engine, self.precision);
+        let before_layer = before_layer(engine, std::slice::from_ref(&self.cancel));
         let mut done = 0;
         for chunk in tokens.chunks(MAX_ROWS) {
             let mut work = engine.workspace();
             let start = self.tokens.len() + done;
             let mut batch = [Segment { cache: &mut self.cache, start, tokens: chunk }];
-            let cancelled = || self.cancel.is_cancelled();
-            let mut pass = Pass { precision, cancelled: &cancelled, observer: None };
-            work.forward(engine.weights(), &mut batch, &mut pass).map_err(|_| Error::Cancelled)?;
+            let mut pass = Pass { precision, before_layer: &before_layer, observer: None };
+            work.forward(engine.weights(), &mut batch, &mut pass)?;
             // A few rows at a time: a large vocabulary makes logits large.
             let rows: Vec<usize> = (0..chunk.len()).collect();
             for rows in rows.chunks(LOGIT_ROWS) {
@@ -323,13 +333,13 @@ impl Session {
         self.check_append(tokens)?;
         self.logits.clear();
         let (engine, precision) = (&self.engine, self.precision);
-        let cancelled = || self.cancel.is_cancelled();
+        let before_layer = before_layer(engine, std::slice::from_ref(&self.cancel));
         let mut start = self.tokens.len();
-        let mut pass = Pass { precision, cancelled: &cancelled, observer: Some(observer) };
+        let mut pass = Pass { precision, before_layer: &before_layer, observer: Some(observer) };
         for tokens in tokens.chunks(MAX_ROWS) {
             let mut work = engine.workspace();
             let mut batch = [Segment { cache: &mut self.cache, start, tokens }];
-            work.forward(engine.weights(), &mut batch, &mut pass).map_err(|_| Error::Cancelled)?;
+            work.forward(engine.weights(), &mut batch, &mut pass)?;
             work.observe_head(engine.weights(), &mut pass);
             start += tokens.len();
         }

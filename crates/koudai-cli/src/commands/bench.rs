@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         runs: args.runs,
         kv: args.kv.into(),
         precision: args.activation.into(),
-        open: args.engine.options(),
+        open: args.engine.options()?,
     };
     let earlier = args.compare.as_deref().map(earlier).transpose()?;
     let path = args.model.path()?;

@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use koudai::file::{ModelFile, TensorInfo};
+use koudai::golden::{Checked, Golden};
 use koudai::{Engine, Error, KvKind, OpenOptions, Shape};
 use serde_json::{Value, json};
 
-use crate::args::ModelArgs;
-use crate::output;
+use crate::args::{ModelArgs, TrustArgs};
+use crate::{interrupt, output};
 
 /// Show metadata, sections, tensors and memory of a model
 #[derive(clap::Args)]
@@ -16,12 +17,14 @@ pub(crate) struct Args {
     /// A .koudai file, or anything that -m takes
     #[arg(value_name = "FILE")]
     file: String,
-    /// Read the whole file and compare its hashes
+    /// Read the whole file, compare its hashes and signature, and run its golden prompts
     #[arg(long)]
     verify: bool,
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -31,20 +34,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = ModelArgs { model: args.file.clone() }.path()?;
     let at = |e| Error::File(path.clone(), e);
     let file = ModelFile::open(&path).map_err(at)?;
+    file.check_trust(&args.trust.trust()?).map_err(at)?;
     if args.verify {
         file.verify().map_err(at)?;
     }
-    let engine = Engine::open(&path, &OpenOptions { threads: Some(1), memory_limit: None })?;
-    let document = document(&engine, &file, args.verify)?;
+    let golden = Golden::of(&file).map_err(at)?;
+    // One thread is enough to look; golden prompts are work.
+    let threads = (!args.verify || golden.is_none()).then_some(1);
+    let engine = Engine::open(&path, &OpenOptions { threads, ..Default::default() })?;
+    let checked = match &golden {
+        Some(golden) if args.verify => Some(golden.check(&engine, &interrupt::token())?),
+        _ => None,
+    };
+    let document = document(&engine, &file, args.verify, golden.as_ref(), checked)?;
     if args.json {
         return output::print_json(&document);
     }
     output::print(&text(&document, &file, args.tensors))
 }
 
-fn document(engine: &Engine, file: &ModelFile, verified: bool) -> anyhow::Result<Value> {
+fn document(
+    engine: &Engine,
+    file: &ModelFile,
+    verified: bool,
+    golden: Option<&Golden>,
+    checked: Option<Checked>,
+) -> anyhow::Result<Value> {
     let config = file.config();
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let layers: Vec<Value> = config
         .layers
         .iter()
@@ -61,7 +77,7 @@ fn document(engine: &Engine, file: &ModelFile, verified: bool) -> anyhow::Result
         .sections()
         .iter()
         .map(
-            |s| json!({ "name": s.name, "offset": s.offset, "bytes": s.len, "hash": hex(&s.hash) }),
+            |s| json!({ "name": s.name, "offset": s.offset, "bytes": s.len, "hash": output::hex(&s.hash) }),
         )
         .collect();
     let tensors: Vec<Value> = file
@@ -87,13 +103,39 @@ fn document(engine: &Engine, file: &ModelFile, verified: bool) -> anyhow::Result
     let defaults = engine.defaults();
     let meta: serde_json::Map<String, Value> =
         file.meta()?.into_iter().map(|(k, v)| (k, Value::from(v))).collect();
+    let at = |e| Error::File(engine.path().into(), e);
+    let signature = file
+        .signature()
+        .map_err(at)?
+        .map(|s| json!({ "key": s.key.to_string(), "valid": s.is_of(&file.fingerprint()) }));
+    let attachments: Vec<Value> = file
+        .attachments()
+        .map_err(at)?
+        .iter()
+        .map(|a| json!({ "kind": a.kind.name(), "name": a.name, "bytes": a.payload.len() }))
+        .collect();
+    let golden = golden.map(|golden| {
+        let isas: Vec<&str> = golden.hashes.iter().map(|(isa, _)| isa.as_str()).collect();
+        json!({
+            "prompts": golden.prompts.len(), "tolerance": golden.tolerance, "isas": isas,
+            "checked": checked.map(|c| json!({
+                "isa": engine.isa(), "largest_difference": c.largest, "same_bits": c.same_bits,
+            })),
+        })
+    });
     let bits: usize = file.tensors().iter().map(|t| t.len * 8).sum();
     Ok(json!({
         "path": engine.path(),
         "bytes": file.len_bytes(),
-        "fingerprint": hex(&file.fingerprint()),
+        "fingerprint": output::hex(&file.fingerprint()),
+        "model_hash": output::hex(&file.model_hash()),
         "verified": verified,
+        "signature": signature,
         "meta": meta,
+        "lineage": file.lineage().map_err(at)?,
+        "card": file.card().map_err(at)?,
+        "attachments": attachments,
+        "golden": golden,
         "parameters": config.n_parameters(),
         "bits_per_weight": bits as f64 / config.n_parameters() as f64,
         "config": {
@@ -154,8 +196,23 @@ fn text(d: &Value, file: &ModelFile, tensors: bool) -> String {
     );
     line("chat template", if d["chat_template"].is_null() { "no" } else { "yes" }.into());
     line("fingerprint", plain(&d["fingerprint"]));
+    line("model hash", plain(&d["model_hash"]));
     if d["verified"] == true {
         line("verified", "every hash is right".into());
+    }
+    let signature = &d["signature"];
+    if signature.is_object() {
+        let valid = if signature["valid"] == true { "" } else { "NOT VALID: " };
+        line("signed by", format!("{valid}{}", plain(&signature["key"])));
+    }
+    for pair in d["lineage"].as_array().into_iter().flatten() {
+        line("lineage", format!("{} = {}", plain(&pair[0]), plain(&pair[1])));
+    }
+    for a in d["attachments"].as_array().into_iter().flatten() {
+        line(&plain(&a["kind"]), format!("{} ({} bytes)", plain(&a["name"]), a["bytes"]));
+    }
+    if d["golden"].is_object() {
+        line("golden prompts", golden(&d["golden"]));
     }
     for p in d["memory"].as_array().into_iter().flatten() {
         let total = output::megabytes(p["total_bytes"].as_u64().unwrap_or(0));
@@ -172,5 +229,22 @@ fn text(d: &Value, file: &ModelFile, tensors: bool) -> String {
             line("tensor", format!("{:<28}{:<7}{:?}", t.id.to_string(), t.kind.name(), shape(t)));
         }
     }
+    if let Some(card) = d["card"].as_str() {
+        let _ = write!(out, "\n{}\n", card.trim_end());
+    }
     out
+}
+
+/// What golden prompts there are, and how they went.
+fn golden(d: &Value) -> String {
+    let checked = &d["checked"];
+    let result = match checked["same_bits"].as_bool() {
+        _ if checked.is_null() => "not run".into(),
+        Some(true) => format!("the same bits on {}", checked["isa"].as_str().unwrap_or_default()),
+        _ => format!(
+            "as recorded within {:.1e} nats",
+            checked["largest_difference"].as_f64().unwrap_or(0.0)
+        ),
+    };
+    format!("{}, {result}", d["prompts"])
 }

@@ -54,6 +54,8 @@ pub(crate) fn show(progress: &mut output::Progress, p: Progress) -> Flow {
         Stage::Calibrate => "calibrating",
         Stage::Convert => "converting",
         Stage::Export => "exporting",
+        Stage::Compare => "comparing",
+        Stage::Write => "writing",
     };
     interrupt::may_exit(p.stage == Stage::Download);
     progress.update(label, p.done, p.total);

@@ -5,7 +5,7 @@ use koudai::Error;
 use koudai::tokenizer::{Special, Tokenizer};
 use serde_json::json;
 
-use crate::args::{ModelArgs, ids};
+use crate::args::{ModelArgs, TrustArgs, ids};
 use crate::output;
 
 /// Turn text into token ids, or ids into text
@@ -27,13 +27,15 @@ pub(crate) struct Args {
     /// Let the text spell control tokens
     #[arg(long)]
     special: bool,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Print JSON: one document, or a line for each line of --file
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let tokenizer = open(&args.model)?;
+    let tokenizer = open(args)?;
     let special = if args.special { Special::Parse } else { Special::Text };
     if let Some(list) = &args.decode {
         let ids = ids(list)?;
@@ -74,7 +76,8 @@ pub(crate) fn piece(tokenizer: &Tokenizer, id: u32) -> String {
 }
 
 /// The tokenizer of a model, or of a `tokenizer.json` alone.
-fn open(model: &ModelArgs) -> anyhow::Result<Tokenizer> {
+fn open(args: &Args) -> anyhow::Result<Tokenizer> {
+    let model = &args.model;
     if model.model.ends_with(".json") {
         let json = koudai_convert::read_json(model.model.as_ref())?;
         let spec = koudai_convert::tokenizer::spec_from_tokenizer_json(
@@ -90,7 +93,9 @@ fn open(model: &ModelArgs) -> anyhow::Result<Tokenizer> {
     }
     let path = model.path()?;
     let name = || path.display().to_string();
-    let file = koudai::file::ModelFile::open(&path).map_err(|e| Error::File(path.clone(), e))?;
+    let at = |e| Error::File(path.clone(), e);
+    let file = koudai::file::ModelFile::open(&path).map_err(at)?;
+    file.check_trust(&args.trust.trust()?).map_err(at)?;
     let section = file.section(koudai::file::section::TOKENIZER).context("it has no tokenizer")?;
     Tokenizer::open(section).with_context(name)
 }

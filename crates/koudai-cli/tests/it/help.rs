@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 15] = [
     "pull",
     "models",
     "chat",
@@ -16,6 +16,10 @@ const COMMANDS: [&str; 11] = [
     "inspect",
     "convert",
     "export",
+    "pack",
+    "sign",
+    "diff",
+    "patch",
     "bench",
 ];
 

@@ -11,6 +11,7 @@ mod files;
 mod golden;
 mod help;
 mod interrupt;
+mod packed;
 mod quantize;
 mod run;
 mod scores;

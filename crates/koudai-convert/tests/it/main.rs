@@ -5,6 +5,7 @@ mod folder;
 mod gguf;
 mod hostile;
 mod hub;
+mod pack;
 mod quantize;
 mod support;
 mod synthetic;

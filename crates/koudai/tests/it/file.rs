@@ -14,7 +14,7 @@ const ENTRY: usize = 64;
 const FIRST_SECTION: usize = 4096;
 
 /// The smallest model: one layer of the first family.
-fn small() -> Config {
+pub(crate) fn small() -> Config {
     let mut config = models::configs().remove(0).1;
     config.dim = 16;
     config.tied_head = true;
@@ -31,20 +31,20 @@ fn bytes() -> Vec<u8> {
     std::fs::read(models::write(dir.path(), "small", &small(), Kind::F16)).unwrap()
 }
 
-fn open(bytes: &[u8]) -> Result<ModelFile, FileError> {
+pub(crate) fn open(bytes: &[u8]) -> Result<ModelFile, FileError> {
     ModelFile::from_bytes(SharedBytes::from(bytes.to_vec()))
 }
 
-fn word(bytes: &[u8], at: usize) -> usize {
+pub(crate) fn word(bytes: &[u8], at: usize) -> usize {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
 }
 
-fn set(bytes: &mut [u8], at: usize, value: &[u8]) {
+pub(crate) fn set(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
 /// Where a section's table entry is.
-fn entry(bytes: &[u8], name: &str) -> usize {
+pub(crate) fn entry(bytes: &[u8], name: &str) -> usize {
     let entries = (0..u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize)
         .map(|i| HEADER + i * ENTRY);
     let named = |at: &usize| bytes[*at..*at + 8].split(|b| *b == 0).next() == Some(name.as_bytes());
@@ -52,14 +52,14 @@ fn entry(bytes: &[u8], name: &str) -> usize {
 }
 
 /// Where a section's bytes are.
-fn place(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
+pub(crate) fn place(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
     let at = entry(bytes, name);
     let offset = word(bytes, at + 8);
     offset..offset + word(bytes, at + 16)
 }
 
 /// Makes all hashes right again where offsets allow it: an attacker can.
-fn rehash(bytes: &mut [u8]) {
+pub(crate) fn rehash(bytes: &mut [u8]) {
     let count = (word(bytes, 8) >> 32).min(63);
     for at in (0..count).map(|i| HEADER + i * ENTRY) {
         let (offset, len) = (word(bytes, at + 8), word(bytes, at + 16));
@@ -236,17 +236,11 @@ fn every_flipped_bit_outside_the_weights_is_noticed() {
 }
 
 #[test]
-fn flipped_bits_of_weights_and_gaps_are_found_by_verify() {
+fn gaps_that_are_not_zero_are_found_by_verify() {
     let mut bytes = bytes();
-    let weights = place(&bytes, section::WEIGHTS);
-    for at in weights.clone().step_by(97).chain([weights.end - 1]) {
-        bytes[at] ^= 0x20;
-        let file = open(&bytes).unwrap();
-        assert!(matches!(file.verify(), Err(FileError::Hash(name)) if name == "weights"));
-        bytes[at] ^= 0x20;
-    }
-    let table_end = entry(&bytes, section::WEIGHTS) + ENTRY;
+    let table_end = entry(&bytes, section::BLOCKS) + ENTRY;
     let tensors_end = place(&bytes, section::TENSORS).end;
+    let weights = place(&bytes, section::WEIGHTS);
     for at in [table_end, FIRST_SECTION - 1, tensors_end, weights.start - 1] {
         bytes[at] = 1;
         let file = open(&bytes).unwrap();

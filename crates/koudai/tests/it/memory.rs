@@ -105,7 +105,7 @@ fn a_full_context_stays_within_the_plan() {
 }
 
 fn with_limit(path: &Path, limit: u64) -> Engine {
-    let options = OpenOptions { threads: Some(1), memory_limit: Some(limit) };
+    let options = OpenOptions { threads: Some(1), memory_limit: Some(limit), ..Default::default() };
     Engine::open(path, &options).unwrap()
 }
 
