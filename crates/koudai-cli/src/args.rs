@@ -277,7 +277,7 @@ fn number(text: &str) -> Result<f32, String> {
     checked(text, |v: &f32| v.is_finite(), "a number")
 }
 
-fn threads(text: &str) -> Result<usize, String> {
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
     checked(text, |n| (1..=256).contains(n), "1 to 256")
 }
 

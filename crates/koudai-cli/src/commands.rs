@@ -10,6 +10,7 @@ pub(crate) mod models;
 pub(crate) mod pack;
 pub(crate) mod patch;
 pub(crate) mod perplexity;
+pub(crate) mod prune;
 pub(crate) mod pull;
 pub(crate) mod run;
 pub(crate) mod score;

@@ -41,6 +41,7 @@ enum Command {
     Sign(commands::sign::Args),
     Diff(commands::diff::Args),
     Patch(commands::patch::Args),
+    Prune(commands::prune::Args),
     Bench(commands::bench::Args),
 }
 
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Sign(args) => commands::sign::run(&args),
         Command::Diff(args) => commands::diff::run(&args),
         Command::Patch(args) => commands::patch::run(&args),
+        Command::Prune(args) => commands::prune::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
     };
     let wrong_value = |e: &anyhow::Error| {

@@ -124,6 +124,8 @@ pub enum Stage {
     Unpack,
     Hash,
     Calibrate,
+    Count,
+    Measure,
     Convert,
     Export,
     Compare,

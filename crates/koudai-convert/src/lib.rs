@@ -21,6 +21,7 @@ pub mod hub;
 pub mod models;
 pub mod pack;
 mod packages;
+pub mod prune;
 pub mod quantize;
 pub mod sign;
 mod source;

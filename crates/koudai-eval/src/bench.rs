@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use koudai::file::ModelFile;
 use koudai::{
     Engine, Error, GenerateParams, KvKind, OpenOptions, Precision, SamplingParams, Session,
     SessionOptions,
@@ -131,7 +132,7 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let verify = verify.collect::<Result<_, _>>()?;
     let peak = resident_bytes();
     let planned_bytes = engine.plan(context, options.kv)?.total();
-    let bytes_per_token = bytes_per_token(&engine);
+    let bytes_per_token = bytes_per_token(engine.file());
     let (isa, threads) = (engine.isa(), engine.n_threads());
     let file_bytes = engine.file().len_bytes();
     drop(session);
@@ -237,10 +238,10 @@ fn first_token(path: &Path, options: &Options) -> Result<(f64, f64), Error> {
     Ok((median(loads), median(firsts)))
 }
 
-/// Matrices that one decoded token reads in full; an untied embedding gives one row.
-fn bytes_per_token(engine: &Engine) -> u64 {
-    let untied = !engine.config().tied_head;
-    let tensors = engine.file().tensors().iter();
+/// Bytes of the weights that one decoded token reads in full; an untied embedding gives one row.
+pub fn bytes_per_token(file: &ModelFile) -> u64 {
+    let untied = !file.config().tied_head;
+    let tensors = file.tensors().iter();
     tensors.filter(|t| !(untied && t.id.role == koudai::Role::Embed)).map(|t| t.len as u64).sum()
 }
 

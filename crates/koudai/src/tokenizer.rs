@@ -146,15 +146,44 @@ impl Tokenizer {
 
     /// Appends the ids of `text` to `ids`.
     pub fn encode_into(&self, text: &str, special: Special, ids: &mut Vec<u32>) {
-        let mut encoder = Encoder {
-            tokenizer: self,
-            view: self.section.view(),
-            special,
-            merger: Merger::default(),
-            known: HashMap::new(),
-            ids,
-        };
-        encoder.raw_text(text);
+        Encoder::new(self, special, ids).raw_text(text);
+    }
+
+    /// What a token's text is made of where the token itself isn't to be had: the two tokens that
+    /// merge into it, wherever in a text that happens; the tokens of its text, if no merge makes it;
+    /// the byte tokens of a character. Empty where there is nothing smaller, as for a byte.
+    pub fn parts(&self, id: u32) -> Vec<u32> {
+        if let Some(parts) = self.control_parts_of(id) {
+            return parts.to_vec();
+        }
+        let piece = self.piece(id).unwrap_or_default();
+        let characters = self.section.pretokenizer == Pretokenizer::None;
+        let mut ids = Vec::new();
+        let mut encoder = Encoder::new(self, Special::Text, &mut ids);
+        match std::str::from_utf8(piece) {
+            _ if self.kind(id) == Some(Kind::Byte) => {}
+            Ok(text) if characters => text.chars().for_each(|c| encoder.character(c)),
+            Err(_) if characters => {}
+            _ => piece.iter().for_each(|&byte| encoder.byte(byte)),
+        }
+        match encoder.merged() {
+            Some(pair) if ids == [id] => pair.to_vec(),
+            None if ids == [id] && characters => self.byte_tokens(piece).unwrap_or_default(),
+            _ if ids == [id] => Vec::new(),
+            _ => ids,
+        }
+    }
+
+    /// The byte tokens of `bytes`, if characters fall back to them and all are there.
+    fn byte_tokens(&self, bytes: &[u8]) -> Option<Vec<u32>> {
+        let ids = bytes.iter().map(|&byte| self.bytes[byte as usize]);
+        if self.section.byte_fallback { ids.collect() } else { None }
+    }
+
+    /// The parts of a control token that merges could make.
+    fn control_parts_of(&self, id: u32) -> Option<[u32; 2]> {
+        let at = self.control_parts.binary_search_by_key(&id, |entry| entry.0).ok()?;
+        Some(self.control_parts[at].1)
     }
 
     /// The ids of a text of which some ranges of bytes, ascending, come from strangers.
@@ -384,7 +413,12 @@ struct Encoder<'a> {
 const MAX_KNOWN_WORDS: usize = 16 * 1024;
 const MAX_KNOWN_BYTES: usize = 48;
 
-impl Encoder<'_> {
+impl<'a> Encoder<'a> {
+    fn new(tokenizer: &'a Tokenizer, special: Special, ids: &'a mut Vec<u32>) -> Self {
+        let (view, merger) = (tokenizer.section.view(), Merger::default());
+        Self { tokenizer, view, special, merger, known: HashMap::new(), ids }
+    }
+
     fn raw_text(&mut self, text: &str) {
         let tokenizer = self.tokenizer;
         self.between_matches(&tokenizer.raw, text, |encoder, part| {
@@ -443,13 +477,9 @@ impl Encoder<'_> {
         if self.tokenizer.section.pretokenizer == Pretokenizer::None {
             word.chars().for_each(|c| self.character(c));
         } else {
-            word.bytes()
-                .for_each(|byte| self.symbol_or_unknown(self.tokenizer.bytes[byte as usize]));
+            word.bytes().for_each(|byte| self.byte(byte));
         }
-        self.merger.merge(&self.view, self.ids);
-        if !self.tokenizer.control_parts.is_empty() {
-            self.take_control_apart(start);
-        }
+        self.merged();
         if word.len() <= MAX_KNOWN_BYTES && self.known.len() < MAX_KNOWN_WORDS {
             self.known.insert(word.into(), (start, self.ids.len()));
         }
@@ -463,16 +493,15 @@ impl Encoder<'_> {
             let at = tokenizer.characters.binary_search_by_key(&c, |entry| entry.0);
             at.ok().map(|at| tokenizer.characters[at].1)
         };
-        let mut utf8 = [0; 4];
-        let bytes = c.encode_utf8(&mut utf8).bytes();
-        let all_bytes = |mut bytes: std::str::Bytes<'_>| {
-            bytes.all(|byte| tokenizer.bytes[byte as usize].is_some())
-        };
-        if id.is_none() && tokenizer.section.byte_fallback && all_bytes(bytes.clone()) {
-            bytes.for_each(|byte| self.symbol_or_unknown(tokenizer.bytes[byte as usize]));
-        } else {
-            self.symbol_or_unknown(id);
+        let bytes = || tokenizer.byte_tokens(c.encode_utf8(&mut [0; 4]).as_bytes());
+        match id.is_none().then(bytes).flatten() {
+            Some(bytes) => bytes.into_iter().for_each(|id| self.merger.push(id)),
+            None => self.symbol_or_unknown(id),
         }
+    }
+
+    fn byte(&mut self, byte: u8) {
+        self.symbol_or_unknown(self.tokenizer.bytes[byte as usize]);
     }
 
     fn symbol_or_unknown(&mut self, id: Option<u32>) {
@@ -488,13 +517,19 @@ impl Encoder<'_> {
         }
     }
 
+    /// Merges the symbols and emits what is left; the pair that merged last.
+    fn merged(&mut self) -> Option<[u32; 2]> {
+        let start = self.ids.len();
+        self.merger.merge(&self.view, self.ids);
+        if !self.tokenizer.control_parts.is_empty() {
+            self.take_control_apart(start);
+        }
+        self.merger.last_pair()
+    }
+
     /// Replaces control tokens that merges made since `start` by the parts they were made of.
     fn take_control_apart(&mut self, start: usize) {
-        let parts_of = |id: u32| {
-            let parts = &self.tokenizer.control_parts;
-            let at = parts.binary_search_by_key(&id, |entry| entry.0).ok()?;
-            Some(parts[at].1)
-        };
+        let parts_of = |id: u32| self.tokenizer.control_parts_of(id);
         if self.ids[start..].iter().all(|&id| parts_of(id).is_none()) {
             return;
         }

@@ -52,6 +52,8 @@ pub(crate) fn show(progress: &mut output::Progress, p: Progress) -> Flow {
         Stage::Unpack => "unpacking",
         Stage::Hash => "checking",
         Stage::Calibrate => "calibrating",
+        Stage::Count => "counting",
+        Stage::Measure => "measuring",
         Stage::Convert => "converting",
         Stage::Export => "exporting",
         Stage::Compare => "comparing",

@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "pull",
     "models",
     "chat",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 15] = [
     "sign",
     "diff",
     "patch",
+    "prune",
     "bench",
 ];
 

@@ -12,6 +12,7 @@ mod golden;
 mod help;
 mod interrupt;
 mod packed;
+mod prune;
 mod quantize;
 mod run;
 mod scores;

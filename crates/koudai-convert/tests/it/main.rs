@@ -6,6 +6,7 @@ mod gguf;
 mod hostile;
 mod hub;
 mod pack;
+mod prune;
 mod quantize;
 mod support;
 mod synthetic;

@@ -222,7 +222,7 @@ fn fragment() -> impl Strategy<Value = String> {
     ]
 }
 
-fn any_text() -> impl Strategy<Value = String> {
+pub(crate) fn any_text() -> impl Strategy<Value = String> {
     prop::collection::vec(fragment(), 0..16).prop_map(|parts| parts.concat())
 }
 
@@ -327,7 +327,7 @@ fn train(symbols: Vec<Vec<String>>, vocab: &mut Vec<String>, n: usize) -> Vec<[S
     merges
 }
 
-const TRAINING_TEXT: &str = "the theory of the thing: don't think, I'll think that 1234 + 5678 = 6912\n\n\
+pub(crate) const TRAINING_TEXT: &str = "the theory of the thing: don't think, I'll think that 1234 + 5678 = 6912\n\n\
     the   spaces and\ttabs, (x):\n    return x  # 天地玄黄，宇宙洪荒。天地天地 the the\r\n\
     <|im_start|>user <|im_end|> <think> </think> it's IT'S we've 3.14159";
 
@@ -453,26 +453,28 @@ fn metaspace_file(prepend: bool, bytes: bool, change: impl Fn(&mut Value)) -> Ve
 }
 
 /// One small tokenizer of every shape we convert.
+pub(crate) fn small_files() -> Vec<Vec<u8>> {
+    let nfc = json!({"type": "NFC"});
+    let mut files: Vec<Vec<u8>> = Vec::new();
+    for (_, pre) in pre_tokenizers() {
+        files.push(byte_level_file(&pre, Value::Null, |_| {}, &[]));
+        files.push(byte_level_file(&pre, nfc.clone(), |_| {}, &[]));
+    }
+    let ignore = |model: &mut Value| {
+        model["ignore_merges"] = json!(true);
+        model["merges"].as_array_mut().unwrap().truncate(60);
+    };
+    files.push(byte_level_file(&pre_tokenizers()[3].1, Value::Null, ignore, &[]));
+    for (prepend, bytes) in [(false, true), (true, true), (false, false), (true, false)] {
+        files.push(metaspace_file(prepend, bytes, |_| {}));
+        files.push(metaspace_file(prepend, bytes, |model| model["fuse_unk"] = json!(false)));
+    }
+    files
+}
+
 pub(crate) fn small() -> &'static [Pair] {
     static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
-    PAIRS.get_or_init(|| {
-        let nfc = json!({"type": "NFC"});
-        let mut files: Vec<Vec<u8>> = Vec::new();
-        for (_, pre) in pre_tokenizers() {
-            files.push(byte_level_file(&pre, Value::Null, |_| {}, &[]));
-            files.push(byte_level_file(&pre, nfc.clone(), |_| {}, &[]));
-        }
-        let ignore = |model: &mut Value| {
-            model["ignore_merges"] = json!(true);
-            model["merges"].as_array_mut().unwrap().truncate(60);
-        };
-        files.push(byte_level_file(&pre_tokenizers()[3].1, Value::Null, ignore, &[]));
-        for (prepend, bytes) in [(false, true), (true, true), (false, false), (true, false)] {
-            files.push(metaspace_file(prepend, bytes, |_| {}));
-            files.push(metaspace_file(prepend, bytes, |model| model["fuse_unk"] = json!(false)));
-        }
-        files.iter().map(|json| Pair::new(json)).collect()
-    })
+    PAIRS.get_or_init(|| small_files().iter().map(|json| Pair::new(json)).collect())
 }
 
 #[test]

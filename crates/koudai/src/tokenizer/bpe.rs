@@ -13,6 +13,7 @@ use super::section::View;
 pub(super) struct Merger {
     symbols: Vec<Symbol>,
     pairs: BinaryHeap<Reverse<Pair>>,
+    last_pair: Option<[u32; 2]>, // the pair merged last since `clear`
     #[cfg(test)]
     pub(super) pops: usize,
 }
@@ -39,6 +40,7 @@ impl Merger {
     /// Removes all symbols.
     pub(super) fn clear(&mut self) {
         self.symbols.clear();
+        self.last_pair = None;
     }
 
     /// Adds a symbol after the others.
@@ -50,6 +52,11 @@ impl Merger {
     /// The last symbol added.
     pub(super) fn last(&self) -> Option<u32> {
         self.symbols.last().map(|s| s.id)
+    }
+
+    /// The pair that merged last.
+    pub(super) fn last_pair(&self) -> Option<[u32; 2]> {
+        self.last_pair
     }
 
     /// Merges what can be merged and appends the ids left to `out`.
@@ -86,6 +93,7 @@ impl Merger {
         if view.merge(left.id, right.id).is_none_or(|(_, result)| result != pair.result) {
             return;
         }
+        self.last_pair = Some([left.id, right.id]);
         self.symbols[left.after].id = DEAD;
         self.symbols[pair.left] =
             Symbol { id: pair.result, before: left.before, after: right.after };
