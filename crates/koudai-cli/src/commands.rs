@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod convert;
 pub(crate) mod diff;
+pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod models;

@@ -43,9 +43,16 @@ enum Command {
     Patch(commands::patch::Args),
     Prune(commands::prune::Args),
     Bench(commands::bench::Args),
+    Eval(commands::eval::Args),
 }
 
 fn main() -> ExitCode {
+    // Not a command for people: `eval` calls itself so, to run a program contained.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == koudai_eval::sandbox::ENTRY) {
+        eprintln!("{}", koudai_eval::sandbox::contain_and_run(arguments));
+        return ExitCode::FAILURE;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // One line: the value, the option and what is wrong.
@@ -73,6 +80,7 @@ fn main() -> ExitCode {
         Command::Patch(args) => commands::patch::run(&args),
         Command::Prune(args) => commands::prune::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Eval(args) => commands::eval::run(&args),
     };
     let wrong_value = |e: &anyhow::Error| {
         matches!(e.root_cause().downcast_ref(), Some(koudai::Error::Parameter(_)))

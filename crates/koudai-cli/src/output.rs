@@ -90,23 +90,28 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 pub(crate) struct Progress {
     start: Instant,
     bar: Option<ProgressBar>,
-    bytes: bool,
+    numbers: &'static str,
     label: String,
 }
 
 impl Progress {
     /// Counts bytes.
     pub(crate) fn bytes() -> Progress {
-        Progress::new(true)
+        Progress::new("{bytes}/{total_bytes} {bytes_per_sec}")
     }
 
     /// Counts tokens.
     pub(crate) fn tokens() -> Progress {
-        Progress::new(false)
+        Progress::new("{pos}/{len} tokens {per_sec}")
     }
 
-    fn new(bytes: bool) -> Progress {
-        Progress { start: Instant::now(), bar: None, bytes, label: String::new() }
+    /// Counts questions.
+    pub(crate) fn items() -> Progress {
+        Progress::new("{pos}/{len} {per_sec}")
+    }
+
+    fn new(numbers: &'static str) -> Progress {
+        Progress { start: Instant::now(), bar: None, numbers, label: String::new() }
     }
 
     /// Takes note of progress; a total of 0 is unknown.
@@ -121,11 +126,7 @@ impl Progress {
                 return;
             }
             let bar = ProgressBar::new(total);
-            let numbers = match self.bytes {
-                true => "{bytes}/{total_bytes} {bytes_per_sec}",
-                false => "{pos}/{len} tokens {per_sec}",
-            };
-            let style = format!("{{msg}} {{wide_bar}} {numbers} {{eta}}");
+            let style = format!("{{msg}} {{wide_bar}} {} {{eta}}", self.numbers);
             if let Ok(style) = ProgressStyle::with_template(&style) {
                 bar.set_style(style);
             }

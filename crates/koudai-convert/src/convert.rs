@@ -355,7 +355,7 @@ fn prepare_koudai<'a>(file: &'a ModelFile, options: &Options) -> Result<Prepared
 }
 
 /// Sections that [`write`] writes.
-const WRITTEN: [&str; 7] = [
+const WRITTEN: [&str; 8] = [
     section::CONFIG,
     section::TOKENIZER,
     section::TEMPLATE,
@@ -363,6 +363,7 @@ const WRITTEN: [&str; 7] = [
     section::META,
     section::TENSORS,
     section::WEIGHTS,
+    section::BLOCKS,
 ];
 
 /// Keys of `meta` that say how a file was made.

@@ -1,5 +1,6 @@
 //! Measures models and machines through the engine's public interface.
 //!
+//! [`tasks`] are the benchmarks and [`evaluate`](mod@evaluate) puts them to a model;
 //! [`perplexity`](mod@perplexity) says how well a model predicts a text and how far two models are
 //! apart; [`bench`](mod@bench) how fast the engine is and how much memory it takes.
 
@@ -8,7 +9,13 @@
 
 pub mod bench;
 pub mod determinism;
+mod error;
+pub mod evaluate;
 pub mod machine;
 pub mod npy;
 pub mod perplexity;
 pub mod plot;
+pub mod sandbox;
+pub mod tasks;
+
+pub use error::Error;

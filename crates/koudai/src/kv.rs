@@ -206,6 +206,35 @@ impl KvCache {
         Some(())
     }
 
+    /// Takes over the first `len` positions of another cache of the same model and kind.
+    pub(crate) fn copy_from(&mut self, from: &KvCache, len: usize) {
+        assert!(self.kind == from.kind && self.shapes == from.shapes);
+        for (index, &(heads, dim)) in from.shapes.iter().enumerate() {
+            for head in 0..heads {
+                let (keys, values) = self.used(head, dim, len);
+                let (from_keys, from_values) = from.used(head, dim, len);
+                let (scales, from_scales) =
+                    (self.used_scales(head, len), from.used_scales(head, len));
+                match (&mut self.layers[index], &from.layers[index]) {
+                    (Layer::F16 { keys: k, values: v }, Layer::F16 { keys: fk, values: fv }) => {
+                        k[keys].copy_from_slice(&fk[from_keys]);
+                        v[values].copy_from_slice(&fv[from_values]);
+                    }
+                    (
+                        Layer::Q8 { keys: k, key_scales: ks, values: v, value_scales: vs },
+                        Layer::Q8 { keys: fk, key_scales: fks, values: fv, value_scales: fvs },
+                    ) => {
+                        k[keys].copy_from_slice(&fk[from_keys]);
+                        v[values].copy_from_slice(&fv[from_values]);
+                        ks[scales.clone()].copy_from_slice(&fks[from_scales.clone()]);
+                        vs[scales].copy_from_slice(&fvs[from_scales]);
+                    }
+                    _ => unreachable!("both caches are of one kind"),
+                }
+            }
+        }
+    }
+
     fn used(
         &self,
         head: usize,

@@ -358,6 +358,22 @@ impl Session {
         Ok((self.append(&prompt[cached..])?, cached))
     }
 
+    /// Makes the session hold the first `len` tokens of another one of the same engine, kind and
+    /// precision, copying keys and values instead of computing them. For many prompts that begin alike.
+    ///
+    /// Panics if the sessions don't match or `other` holds fewer tokens; fails if they don't fit.
+    pub fn copy_prefix(&mut self, other: &Session, len: usize) -> Result<(), Error> {
+        assert!(self.engine.is(&other.engine) && self.precision == other.precision);
+        assert!(len <= other.tokens.len());
+        if len > self.context {
+            return Err(Error::ContextFull { needed: len, context: self.context });
+        }
+        self.rewind(0);
+        self.cache.copy_from(&other.cache, len);
+        self.tokens.extend_from_slice(&other.tokens[..len]);
+        Ok(())
+    }
+
     /// Sets the prompt, then generates. `each(token, text)` is called for every token with the text
     /// that it completes (maybe none yet) and may end the generation. An end token isn't passed to it;
     /// text held back for a stop text comes with a last call, for the last token again.

@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "pull",
     "models",
     "chat",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 16] = [
     "patch",
     "prune",
     "bench",
+    "eval",
 ];
 
 #[test]

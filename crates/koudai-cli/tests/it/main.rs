@@ -6,6 +6,7 @@ mod chat;
 mod contexts;
 #[cfg(unix)]
 mod convert_interrupted;
+mod eval;
 mod export;
 mod files;
 mod golden;
@@ -15,6 +16,7 @@ mod packed;
 mod prune;
 mod quantize;
 mod run;
+mod sandbox;
 mod scores;
 mod stories;
 mod support;

@@ -38,7 +38,7 @@ fn calibrating_loses_less_and_the_report_says_how_much() {
         d["kl"].as_f64().unwrap()
     };
     let plain = kl(&["--mode", "minmax"]);
-    let calibrated = kl(&["--calibration", text(&one), "--calibration", text(&one)]);
+    let calibrated = kl(&["--calibration", text(&other), "--calibration", text(&one)]);
     assert!(calibrated < plain, "{calibrated} {plain}");
     let args = ["perplexity", "-m", text(&out), "--reference", tiny::model()];
     let d = json(&[&args[..], &["--file", text(&other), "--limit-tokens", "600"]].concat());

@@ -16,7 +16,7 @@ use crate::convert::{Stage, Watch, tell};
 use crate::error::Error;
 
 /// Sections that are copied as they are; those of configuration, tokenizer, tensors and meta change.
-const COPIED: [&str; 2] = [section::TEMPLATE, section::DEFAULTS];
+const COPIED: [&str; 4] = [section::TEMPLATE, section::DEFAULTS, section::CARD, section::LINEAGE];
 
 /// The description with only the tokens that stay. Ranks are numbered anew from 0, in their order.
 pub(super) fn spec(spec: &Spec, ids: &NewIds) -> Spec {
@@ -144,7 +144,7 @@ pub(super) fn model(
     })?;
     out.finish()?;
     let changed = [section::CONFIG, section::TOKENIZER, section::META, section::TENSORS];
-    let known = [&COPIED[..], &changed, &[section::WEIGHTS]].concat();
+    let known = [&COPIED[..], &changed, &[section::WEIGHTS, section::BLOCKS]].concat();
     let names = file.sections().iter().map(|s| s.name.clone());
     Ok(names.filter(|name| !known.contains(&name.as_str())).collect())
 }

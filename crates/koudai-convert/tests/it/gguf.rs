@@ -428,7 +428,7 @@ fn inputs_that_are_no_models_are_said_to_be_none() {
     for (bytes, part) in [
         (&b"hello world"[..], "neither a GGUF file"),
         (b"", "neither a GGUF file"),
-        (b"KOUDAI\r\n", "already"),
+        (b"KOUDAI\r\n", "cut short"),
         (b"FUGG\0\0\0\x03", "big-endian"),
         (b"GGUF\0\0\0\x03", "big-endian"),
         (b"GGUF\x01\0\0\0", "version 1"),

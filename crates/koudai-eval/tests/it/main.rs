@@ -1,5 +1,8 @@
 //! What is measured, against what a page of arithmetic says.
 
+mod ifeval;
+mod tasks;
+
 use std::io::Cursor;
 use std::path::Path;
 
@@ -240,6 +243,7 @@ fn the_bench_reports_every_run_and_their_medians() {
         prompt: 24,
         generate: 8,
         depths: vec![0, 10],
+        verify: Vec::new(),
         runs: 3,
         kv: KvKind::Q8,
         precision: Precision::Auto,

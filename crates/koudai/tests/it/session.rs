@@ -343,6 +343,38 @@ fn reuse_counts_the_common_beginning_and_changes_no_bit() {
 }
 
 #[test]
+fn a_copied_beginning_is_as_good_as_a_computed_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = random(dir.path());
+    let prompt: Vec<u32> = (0..90).map(|i| 97 + i % 26).collect();
+    for kv in [KvKind::F16, KvKind::Q8] {
+        // Contexts of other sizes have their keys elsewhere.
+        let open = |context| {
+            let options = SessionOptions { context: Some(context), kv, ..Default::default() };
+            Session::new(&engine, &options).unwrap()
+        };
+        let mut first = open(300);
+        first.set_prompt(&prompt).unwrap();
+        for len in [0, 1, 16, 17, 64, 90] {
+            let mut copy = open(131);
+            copy.append(&[98, 99, 100]).unwrap();
+            copy.copy_prefix(&first, len).unwrap();
+            assert_eq!(copy.tokens(), &prompt[..len]);
+            assert!(copy.logits().is_empty());
+            let rest = [&prompt[len..], &[101, 102]].concat();
+            let got = copy.append(&rest).unwrap().to_vec();
+            let mut fresh = open(200);
+            assert_eq!(fresh.append(&[&prompt[..], &[101, 102]].concat()).unwrap(), got, "{len}");
+        }
+        let mut small = open(50);
+        small.append(&[98]).unwrap();
+        let error = small.copy_prefix(&first, 51).unwrap_err();
+        assert!(matches!(error, Error::ContextFull { needed: 51, context: 50 }));
+        assert_eq!(small.tokens(), [98]);
+    }
+}
+
+#[test]
 fn a_prompt_may_fill_the_context_and_never_exceed_it() {
     let dir = tempfile::tempdir().unwrap();
     let engine = random(dir.path());
