@@ -85,6 +85,6 @@ mod tests {
             joined("\"GIMME that,\" she said (U.S.A. style)..."),
             "``|GIM|ME|that|,|''|she|said|(|U.S.A.|style|)|..."
         );
-        assert_eq!(joined("'Tis 5:30 -- don't CANNOT it's"), "'T|is|5:30|--|do|n't|CAN|NOT|it|'s");
+        assert_eq!(joined("'Tis 5:30 -- don't CANNOT it's"), "'|Tis|5:30|--|do|n't|CAN|NOT|it|'s");
     }
 }
