@@ -2,8 +2,8 @@
 //!
 //! The only place that knows architectures by name. [`gguf`] and [`folder`] each read their format's
 //! keys into `Hyper`; `Hyper::config` makes the configuration of both, so that the two can't
-//! drift apart; [`describe`] goes the other way. What isn't understood is refused by name: a model that runs is a model whose every
-//! key was read. Weights are not looked at here.
+//! drift apart; `describe` goes the other way. What isn't understood is refused by name: a model that
+//! runs is a model whose every key was read. Weights are not looked at here.
 
 pub(crate) mod describe;
 pub mod folder;

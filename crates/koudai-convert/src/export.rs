@@ -2,7 +2,7 @@
 //!
 //! Nobody is locked in: weights keep their values, and the tokenizer gives the same ids. What the
 //! other format can't say is refused by name; what it says a little differently is told in a note.
-//! Start with [`export`]; [`gguf`] and [`folder`] hold what is particular to each.
+//! Start with [`export`]; `gguf` and `folder` hold what is particular to each.
 
 mod folder;
 mod gguf;

@@ -1,4 +1,4 @@
-//! Reads GGUF files, versions 2 and 3, little-endian; [`write`] writes them.
+//! Reads GGUF files, versions 2 and 3, little-endian; the module `write` writes them.
 //!
 //! [`Gguf::parse`] checks everything once: every length and count against the bytes that remain
 //! before anything is allocated, every sum and product for overflow, every tensor's range against

@@ -1,7 +1,7 @@
 //! Foreign tokenizers as a [`Spec`]: Hugging Face `tokenizer.json` and the vocabulary of a GGUF.
 //!
 //! A configuration is either recognised exactly or refused by the name of its component: nothing
-//! here approximates. [`to_gguf`] and [`to_json`] go the other way. It deliberately reads no files
+//! here approximates. `to_gguf` and `to_json` go the other way. It deliberately reads no files
 //! and parses no GGUF; it gets bytes and arrays.
 //! Start at [`spec_from_tokenizer_json`] or [`spec_from_gguf`].
 

@@ -80,7 +80,7 @@ pub(super) fn write(
 
     let folder = PartialFolder::create(output)?;
     let put = |name: &str, bytes: &[u8]| {
-        let path = folder.path().join(name);
+        let path = folder.file(name);
         PartialFile::write(&path, bytes).map_err(|e| Error::Io(path, e))
     };
     put("tokenizer.json", &tokenizer)?;
@@ -89,7 +89,7 @@ pub(super) fn write(
     put("special_tokens_map.json", &pretty(&special_tokens(model))?)?;
     put("tokenizer_config.json", &pretty(&tokenizer_config)?)?;
     put("README.md", card(model).as_bytes())?;
-    let tensors = write_weights(model, &folder.path().join(WEIGHTS), dtype, progress)?;
+    let tensors = write_weights(model, &folder.file(WEIGHTS), dtype, progress)?;
     let bytes = folder.finish(options.force)?;
     let architecture = model.family.name();
     Ok(ExportReport { format: "safetensors", architecture, bytes, tensors, notes })
@@ -301,9 +301,9 @@ impl PartialFolder {
         Ok(PartialFolder { path: path.to_owned(), partial })
     }
 
-    /// Where to write.
-    fn path(&self) -> &Path {
-        &self.partial
+    /// Where to write the file of this name.
+    fn file(&self, name: &str) -> PathBuf {
+        self.partial.join(name)
     }
 
     /// Gives the folder its name, in place of what [`check`] lets be replaced; returns the bytes in

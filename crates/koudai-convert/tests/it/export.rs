@@ -362,7 +362,8 @@ fn windows_and_scales_are_kept_or_refused() {
 
 #[test]
 fn what_other_formats_have_no_word_for_is_refused_by_name() {
-    let edits: [(&str, &str, fn(&mut Config)); 7] = [
+    type Edit = fn(&mut Config);
+    let edits: [(&str, &str, Edit); 7] = [
         ("out", "heads", |c| c.layers[1].ffn_dim = 64),
         ("out", "layers.3", |c| c.layers[3].attn_scale = 0.5),
         ("out.gguf", "layers.2", |c| c.layers[2].post_norms = true),

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn blocks_are_subtrees_of_the_hash() {
-        let bytes: Vec<u8> = (0..9 * BLOCK_BYTES as u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..9 * BLOCK_BYTES as u32).map(|i| ((i * 31) >> 3) as u8).collect();
         let sizes = [0, 1, 1024, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1];
         let more = (2..9).flat_map(|n| [n * BLOCK_BYTES - 77, n * BLOCK_BYTES]);
         for len in sizes.into_iter().chain(more) {
