@@ -63,6 +63,21 @@ pub(crate) fn end_line() {
     }
 }
 
+/// Fails if writing to `output` would destroy one of the files that a command reads.
+pub(crate) fn check_no_input<P: AsRef<Path>>(
+    output: &Path,
+    inputs: impl IntoIterator<Item = P>,
+) -> anyhow::Result<()> {
+    inputs
+        .into_iter()
+        .try_for_each(|input| Ok(koudai_convert::prune::check_output(input.as_ref(), output)?))
+}
+
+/// A path in JSON; what isn't UTF-8 of it is replaced.
+pub(crate) fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
 /// Fails if no file can be written at `path`: better said before long work than after it.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     PartialFile::create(path).map(drop).with_context(|| path.display().to_string())

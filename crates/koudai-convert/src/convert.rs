@@ -311,6 +311,8 @@ fn convert_koudai(
         return Err(Error::Input("has its pre-tokenizer in it; --pre is for GGUF files".into()));
     }
     let file = ModelFile::open(input).map_err(|e| Error::Input(e.to_string()))?;
+    // Its weights get new hashes: damage would become what they vouch for.
+    file.verify()?;
     let mut prepared = prepare_koudai(&file, options)?;
     prepared.source_sha256 =
         hash_all(&[(String::new(), koudai::file::map_file(input)?)], progress)?;

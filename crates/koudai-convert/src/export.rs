@@ -177,6 +177,7 @@ struct Model {
 impl Model {
     fn open(path: &Path) -> Result<Model, Error> {
         let file = ModelFile::open(path)?;
+        file.verify()?;
         let tokens = file.section(section::TOKENIZER);
         let tokens = tokens.ok_or(FileError::Missing(section::TOKENIZER))?;
         let tokenizer = Tokenizer::open(tokens).map_err(|e| Error::Tokenizer(e.into()))?.spec();

@@ -63,6 +63,11 @@ pub fn pack(
     cancel: &CancelToken,
     progress: &mut Watch<'_>,
 ) -> Result<Packed, Error> {
+    for (i, (name, _)) in additions.adapters.iter().enumerate() {
+        if additions.adapters[..i].iter().any(|(earlier, _)| earlier == name) {
+            return Err(Error::Input(format!("adapter `{name}` is given twice")));
+        }
+    }
     let at = |e| Error::in_file(input, e);
     let file = ModelFile::open(input).map_err(at)?;
     let attachments = attachments(&file, additions).map_err(|e| Error::in_file(input, e))?;

@@ -98,6 +98,8 @@ impl Vocabulary {
     pub fn open_model(path: &Path) -> Result<Vocabulary, Error> {
         let read = || {
             let file = ModelFile::open(path)?;
+            // Its weights get new hashes: damage would become what they vouch for.
+            file.verify()?;
             let bytes = file.section(section::TOKENIZER).unwrap_or_else(|| Vec::new().into());
             let tokenizer = Tokenizer::open(bytes).map_err(|e| Error::Tokenizer(e.into()))?;
             if tokenizer.vocab_size() > file.config().vocab_size {

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let report = bench(&path, &options)?;
     interrupt::may_exit(false);
     let mut document = document(args, &report);
-    document["model"] = json!(path);
+    document["model"] = json!(output::path(&path));
     if let Some(file) = &args.plot {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let title =

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::ValueEnum;
+use koudai::file::ModelFile;
 use koudai::{Engine, OpenOptions, SessionOptions, Trust};
 use koudai_convert::{Calibration, Mode, Options, Override, PullOptions, Quant, Report};
 use koudai_eval::perplexity::{self, Distance, Perplexity};
@@ -190,6 +191,12 @@ impl Measure {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // What can't work is said before the long work.
+    output::check_no_input(&args.output, args.calibration.iter().chain(&args.report_text))?;
+    // GGUF files and folders have no signatures.
+    if let Ok(file) = ModelFile::open(&args.input) {
+        let trusted = file.check_trust(&args.engine.options()?.trust);
+        trusted.map_err(|e| koudai::Error::File(args.input.clone(), e))?;
+    }
     let measure = args.report_text.as_ref().map(|file| Measure::new(args, file)).transpose()?;
     let options = args.options()?;
     let mut progress = output::Progress::bytes();
@@ -220,7 +227,7 @@ fn document(args: &Args, report: &Report, measured: Option<Perplexity>) -> Value
         })
         .collect();
     let mut document = json!({
-        "output": args.output,
+        "output": output::path(&args.output),
         "architecture": report.architecture,
         "tensors": report.tensors.len(),
         "bytes": report.bytes,

@@ -27,13 +27,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    output::check_no_input(&args.output, [&args.old, &args.new])?;
     let mut progress = output::Progress::bytes();
     let report =
         diff(&args.old, &args.new, &args.output, &mut |p| super::pull::show(&mut progress, p))?;
     drop(progress);
     if args.json {
         return output::print_json(&json!({
-            "output": args.output, "bytes": report.bytes, "new_bytes": report.new_bytes,
+            "output": output::path(&args.output), "bytes": report.bytes, "new_bytes": report.new_bytes,
             "copied_bytes": report.copied, "changed_bytes": report.changed,
         }));
     }

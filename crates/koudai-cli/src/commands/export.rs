@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .filter_map(|t| Some(json!({ "tensor": t.name, "reason": t.rounded()? })))
             .collect();
         return output::print_json(&json!({
-            "path": args.output,
+            "path": output::path(&args.output),
             "format": report.format,
             "architecture": report.architecture,
             "bytes": report.bytes,

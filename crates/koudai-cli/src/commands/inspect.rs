@@ -125,7 +125,7 @@ fn document(
     });
     let bits: usize = file.tensors().iter().map(|t| t.len * 8).sum();
     Ok(json!({
-        "path": engine.path(),
+        "path": output::path(engine.path()),
         "bytes": file.len_bytes(),
         "fingerprint": output::hex(&file.fingerprint()),
         "model_hash": output::hex(&file.model_hash()),
@@ -174,7 +174,7 @@ fn text(d: &Value, file: &ModelFile, tensors: bool) -> String {
     line("file", plain(&d["path"]));
     line("size", output::megabytes(file.len_bytes()));
     for (key, value) in d["meta"].as_object().into_iter().flatten() {
-        line(key, plain(value));
+        line("meta", format!("{key} = {}", plain(value)));
     }
     let c = file.config();
     let l = &c.layers[0];

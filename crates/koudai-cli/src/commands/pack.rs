@@ -1,6 +1,6 @@
 //! `koudai pack`: one file for everything that belongs to a model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use koudai_convert::pack::{Additions, pack};
 use serde_json::json;
@@ -51,6 +51,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let adapters = args.adapter.iter().map(|(_, file)| Path::new(file));
+    let texts = [&args.golden, &args.card].into_iter().flatten().map(Path::new);
+    let payloads = [&args.draft, &args.decision].into_iter().flatten().map(PathBuf::as_path);
+    output::check_no_input(&args.output, adapters.chain(texts).chain(payloads))?;
     let lines = |text: String| -> Vec<String> {
         text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
     };
@@ -78,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.json {
         return output::print_json(&json!({
-            "output": args.output, "bytes": packed.bytes,
+            "output": output::path(&args.output), "bytes": packed.bytes,
             "fingerprint": output::hex(&packed.fingerprint),
             "model_hash": output::hex(&packed.model_hash), "sections": packed.sections,
         }));

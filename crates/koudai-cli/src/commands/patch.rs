@@ -37,6 +37,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let out = args.output.as_ref().unwrap_or(&args.old);
+    output::check_no_input(out, [&args.delta])?;
     let mut progress = output::Progress::bytes();
     apply(&args.old, &args.delta, out, &args.trust.trust()?, &mut |done, total| {
         super::pull::show(&mut progress, Progress { stage: Stage::Write, done, total })
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let fingerprint = output::hex(&file.fingerprint());
     if args.json {
         return output::print_json(&json!({
-            "output": out, "bytes": file.len_bytes(), "fingerprint": fingerprint,
+            "output": output::path(out), "bytes": file.len_bytes(), "fingerprint": fingerprint,
         }));
     }
     let size = output::megabytes(file.len_bytes());

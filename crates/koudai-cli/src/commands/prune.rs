@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use koudai::file::ModelFile;
 use koudai_convert::prune::{
-    Corpus, Counts, Fertility, Options, Part, Pattern, Reading, Vocabulary, check_output, fertility,
+    Corpus, Counts, Fertility, Options, Part, Pattern, Reading, Vocabulary, fertility,
 };
 use koudai_eval::bench::bytes_per_token;
 use serde_json::{Value, json};
@@ -116,7 +116,10 @@ impl Args {
         let outputs: Vec<&PathBuf> =
             [&self.output, &map, &self.save_counts].into_iter().flatten().collect();
         for (i, path) in outputs.iter().enumerate() {
-            check_output(input, path)?;
+            output::check_no_input(path, [input])?;
+            output::check_no_input(path, &self.counts)?;
+            let texts = self.corpus.iter().chain(&self.held_out).map(|named| &named.path);
+            output::check_no_input(path, texts)?;
             output::check_writable(path)?;
             if outputs[..i].contains(path) {
                 bail!("{}: two outputs can't be one file", path.display());
@@ -169,6 +172,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let (before, after) = (vocabulary.tokenizer(), pruned.tokenizer());
     let fertility = fertility(before, after, texts, &args.reading(part), &mut watch)?;
+    if fertility.is_empty() {
+        eprintln!("note: the texts are too short to hold a part out: nothing is measured");
+    }
     let notes = pruned.write(out, &mut watch)?;
     pruned.write_map(&map)?;
     drop(progress);
@@ -209,7 +215,9 @@ fn show_counts(args: &Args, counts: &Counts) -> anyhow::Result<()> {
             (name.clone(), counted)
         });
         let domains: serde_json::Map<String, Value> = domains.collect();
-        return output::print_json(&json!({ "counts": args.save_counts, "domains": domains }));
+        return output::print_json(&json!({
+            "counts": args.save_counts.as_deref().map(output::path), "domains": domains,
+        }));
     }
     let line = |(name, d): (&String, &koudai_convert::prune::Domain)| {
         let (bytes, tokens, used) = (output::megabytes(d.bytes), d.tokens(), d.counts.len());
@@ -258,11 +266,11 @@ impl Report {
             (name.clone(), of_domain)
         });
         json!({
-            "output": out,
+            "output": output::path(out),
             "before": self.before.json(),
             "after": self.after.json(),
             "fertility": domains.collect::<serde_json::Map<String, Value>>(),
-            "map": self.map,
+            "map": output::path(&self.map),
         })
     }
 

@@ -39,7 +39,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let public = key.write(path)?;
         let name = key.public().to_string();
         return match args.json {
-            true => output::print_json(&json!({ "private": path, "public": public, "key": name })),
+            true => output::print_json(&json!({
+                "private": output::path(path), "public": output::path(&public), "key": name,
+            })),
             false => output::print_line(&format!(
                 "{}: private, keep it to yourself\n{}: public, {name}",
                 path.display(),
@@ -50,15 +52,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (Some(file), Some(key)) = (&args.file, &args.key) else {
         anyhow::bail!("a FILE and a --key are needed");
     };
-    let key = PrivateKey::read(key)?;
     let out = args.output.as_ref().unwrap_or(file);
+    output::check_no_input(out, [key])?;
+    let key = PrivateKey::read(key)?;
     let mut progress = output::Progress::bytes();
     let signature = sign(file, out, &key, &mut |p| super::pull::show(&mut progress, p))?;
     drop(progress);
     let signed = ModelFile::open(out).map_err(|e| koudai::Error::File(out.clone(), e))?;
     if args.json {
         return output::print_json(&json!({
-            "output": out, "bytes": signed.len_bytes(),
+            "output": output::path(out), "bytes": signed.len_bytes(),
             "fingerprint": output::hex(&signed.fingerprint()), "key": signature.key.to_string(),
         }));
     }

@@ -250,3 +250,57 @@ fn a_killed_patch_leaves_a_whole_file() {
     }
     assert!(killed > 0, "none of {} was caught", killed + finished);
 }
+
+#[test]
+fn nothing_that_is_read_is_written_over() {
+    let shop = Shop::new("outputs-and-inputs");
+    shop.update();
+    let names = ["v1.koudai", "v2.koudai", "up.kdelta", "maker.key", "card.md", "adapter.bin"];
+    let [v1, v2, delta, key, card, adapter] = names.map(|name| shop.path(name));
+    let before = names.map(|name| std::fs::read(shop.path(name)).unwrap());
+    let named = format!("style={adapter}");
+    for args in [
+        &["sign", &v1, "--key", &key, "-o", &key][..],
+        &["diff", &v1, &v2, "-o", &v1],
+        &["diff", &v1, &v2, "-o", &v2],
+        &["patch", &v1, &delta, "-o", &delta],
+        &["pack", &v1, "-o", &card, "--card", &card],
+        &["pack", &v1, "-o", &adapter, "--adapter", &named],
+        &["convert", &v1, "-o", &card, "--quant", "q4g64", "--report-text", &card],
+        &["prune", &v1, "-o", &card, "--vocab", "300", "--corpus", &card],
+    ] {
+        let message = failure(args);
+        assert!(message.contains("input and output at once"), "{message}");
+    }
+    let twice = ["pack", &v1, "-o", &v2, "--adapter", &named, "--adapter", &named];
+    assert!(failure(&twice).contains("`style` is given twice"));
+    for (name, before) in names.iter().zip(before) {
+        assert!(std::fs::read(shop.path(name)).unwrap() == before, "{name} changed");
+    }
+}
+
+#[test]
+fn converting_asks_for_trust_and_for_whole_weights() {
+    let shop = Shop::new("converted-trust");
+    let (v1, out) = (shop.path("v1.koudai"), shop.path("out.koudai"));
+    json(&["sign", "--generate", &shop.path("other.key")]);
+    let (own, other) = (shop.path("maker.key.pub"), shop.path("other.key.pub"));
+    stdout(&["convert", &v1, "-o", &out, "--trust", &own]);
+    let message = failure(&["convert", &v1, "-o", &out, "--trust", &other]);
+    assert!(message.contains("signed by another key"), "{message}");
+    // Weights come after everything else: damage them, and no new file may vouch for the damage.
+    let mut bytes = std::fs::read(&v1).unwrap();
+    let weights = bytes.len() / 2;
+    bytes[weights] ^= 1;
+    std::fs::write(&v1, bytes).unwrap();
+    let text = shop.path("card.md");
+    let gguf = shop.path("out.gguf");
+    for args in [
+        &["convert", &v1, "-o", &out][..],
+        &["export", &v1, "-o", &gguf],
+        &["prune", &v1, "-o", &out, "--vocab", "300", "--corpus", &text],
+    ] {
+        let message = failure(args);
+        assert!(message.contains("damaged") || message.contains("hash"), "{message}");
+    }
+}

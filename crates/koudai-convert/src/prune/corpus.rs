@@ -76,11 +76,17 @@ pub(super) fn find(path: &str) -> Result<Vec<PathBuf>, Error> {
 }
 
 fn add(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
-    if !path.is_dir() {
+    let io = |e| Error::Io(path.to_owned(), e);
+    let meta = std::fs::metadata(path).map_err(io)?;
+    if meta.is_file() {
         files.push(path.to_owned());
         return Ok(());
     }
-    let io = |e| Error::Io(path.to_owned(), e);
+    if !meta.is_dir() {
+        // Corpora are read more than once.
+        let why = Error::Input("is neither a file nor a folder".into());
+        return Err(Error::At(path.to_owned(), Box::new(why)));
+    }
     for entry in std::fs::read_dir(path).map_err(io)? {
         let entry = entry.map_err(io)?;
         // A link to a folder could lead back up.
