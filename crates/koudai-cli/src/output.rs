@@ -70,7 +70,7 @@ pub(crate) fn check_no_input<P: AsRef<Path>>(
 ) -> anyhow::Result<()> {
     inputs
         .into_iter()
-        .try_for_each(|input| Ok(koudai_convert::prune::check_output(input.as_ref(), output)?))
+        .try_for_each(|input| Ok(koudai_convert::check_output(input.as_ref(), output)?))
 }
 
 /// A path in JSON; what isn't UTF-8 of it is replaced.

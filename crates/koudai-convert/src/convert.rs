@@ -264,9 +264,7 @@ pub fn convert(
         Error::Io(..) | Error::At(..) | Error::Output(_) | Error::Cancelled => e,
         other => Error::At(input.to_owned(), Box::new(other)),
     };
-    if same_file(input, output) {
-        return Err(at(Error::Input("is input and output at once".into())));
-    }
+    check_output(input, output)?;
     if input.is_dir() {
         return convert_folder(input, output, options, progress).map_err(at);
     }
@@ -623,6 +621,13 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+/// Fails if writing `output` would destroy `input`, which is read.
+pub fn check_output(input: &Path, output: &Path) -> Result<(), Error> {
+    match (input.canonicalize(), output.canonicalize()) {
+        (Ok(a), Ok(b)) if a == b => {
+            let why = Error::Input("is input and output at once".into());
+            Err(Error::At(input.to_owned(), Box::new(why)))
+        }
+        _ => Ok(()),
+    }
 }

@@ -17,7 +17,7 @@ use koudai::{Role, TensorId};
 
 use crate::arch::Family;
 use crate::arch::describe::{self, Description};
-use crate::convert::{Watch, same_file};
+use crate::convert::{Watch, check_output};
 use crate::dequant::TensorType;
 use crate::error::Error;
 use crate::weights::in_parallel;
@@ -144,10 +144,8 @@ pub fn export(
         Error::Output(FileError::Io(..)) => e,
         other => Error::At(path.to_owned(), Box::new(other)),
     };
+    check_output(input, output)?;
     let mut model = Model::open(input).map_err(|e| at(input, e))?;
-    if same_file(input, output) {
-        return Err(at(input, Error::Input("is input and output at once".into())));
-    }
     let is_gguf = output.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
     if is_gguf && options.dtype.is_some() {
         let why = "is a GGUF file, which keeps each tensor's own type; --dtype is for folders";

@@ -33,7 +33,7 @@ pub mod weights;
 pub use cache::{Cache, Listed, PullOptions, Pulled, pull, resolve};
 pub use calibrate::Calibration;
 pub use convert::{
-    CONVERTER, Options, Override, Progress, Report, RoleReport, Stage, Watch, convert,
+    CONVERTER, Options, Override, Progress, Report, RoleReport, Stage, Watch, check_output, convert,
 };
 pub use error::Error;
 pub use export::{ExportOptions, ExportReport, export};

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::ValueEnum;
-use koudai::file::ModelFile;
+use koudai::file::{FileError, ModelFile};
 use koudai::{Engine, OpenOptions, SessionOptions, Trust};
 use koudai_convert::{Calibration, Mode, Options, Override, PullOptions, Quant, Report};
 use koudai_eval::perplexity::{self, Distance, Perplexity};
 use serde_json::{Value, json};
 
-use crate::args::{EngineArgs, ModelArgs, above_zero, read_text};
+use crate::args::{ModelArgs, TrustArgs, above_zero, read_text, threads};
 use crate::{interrupt, output};
 
 /// Convert a model to a .koudai file, quantized or as it is
@@ -54,8 +54,11 @@ pub(crate) struct Args {
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    /// Threads [default: one for each physical core]
+    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
+    threads: Option<usize>,
     #[command(flatten)]
-    engine: EngineArgs,
+    trust: TrustArgs,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -91,6 +94,25 @@ fn override_(text: &str) -> Result<Override, String> {
 }
 
 impl Args {
+    /// Fails if a signature is asked for that the input doesn't have.
+    fn check_trust(&self) -> anyhow::Result<()> {
+        let trust = self.trust.trust()?;
+        if let Trust::Any = trust {
+            return Ok(());
+        }
+        match ModelFile::open(&self.input).and_then(|file| file.check_trust(&trust)) {
+            Err(FileError::NotKoudai | FileError::Io(..)) => {
+                bail!("{}: no .koudai file, so nobody signed it", self.input.display())
+            }
+            result => Ok(result.map_err(|e| koudai::Error::File(self.input.clone(), e))?),
+        }
+    }
+
+    /// Whom to trust was settled when the command started.
+    fn open_options(&self) -> OpenOptions {
+        OpenOptions { threads: self.threads, ..OpenOptions::default() }
+    }
+
     /// The input as it is, open to be run.
     fn original(&self) -> anyhow::Result<Engine> {
         let convert = Options { pre: self.pre.clone(), ..Options::default() };
@@ -98,7 +120,7 @@ impl Args {
             bail!("{}: not a name in UTF-8", self.input.display());
         };
         let path = ModelArgs { model }.path_with(&PullOptions { convert, ..Default::default() })?;
-        Ok(Engine::open(&path, &self.engine.options()?)?)
+        Ok(Engine::open(&path, &self.open_options())?)
     }
 
     fn options(&self) -> anyhow::Result<Options> {
@@ -116,7 +138,7 @@ impl Args {
             pre: self.pre.clone(),
             ..Options::default()
         };
-        if let Some(threads) = self.engine.options()?.threads {
+        if let Some(threads) = self.threads {
             options.threads = threads;
         }
         Ok(options)
@@ -170,9 +192,7 @@ impl Measure {
     }
 
     fn run(&self, args: &Args) -> anyhow::Result<Perplexity> {
-        // Made just now, and not signed yet.
-        let open = OpenOptions { trust: Trust::Any, ..args.engine.options()? };
-        let engine = Engine::open(&args.output, &open)?;
+        let engine = Engine::open(&args.output, &args.open_options())?;
         let total: usize = self.windows.iter().map(|w| w.len() - 1).sum();
         let mut progress = output::Progress::tokens();
         perplexity::measure(
@@ -192,11 +212,7 @@ impl Measure {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // What can't work is said before the long work.
     output::check_no_input(&args.output, args.calibration.iter().chain(&args.report_text))?;
-    // GGUF files and folders have no signatures.
-    if let Ok(file) = ModelFile::open(&args.input) {
-        let trusted = file.check_trust(&args.engine.options()?.trust);
-        trusted.map_err(|e| koudai::Error::File(args.input.clone(), e))?;
-    }
+    args.check_trust()?;
     let measure = args.report_text.as_ref().map(|file| Measure::new(args, file)).transpose()?;
     let options = args.options()?;
     let mut progress = output::Progress::bytes();

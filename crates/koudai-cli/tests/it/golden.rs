@@ -12,7 +12,8 @@ use koudai::sampler::log_sum_exp;
 use koudai::tokenizer::{Special, Tokenizer};
 use koudai::{Engine, GenerateParams, OpenOptions, Precision, Session, SessionOptions};
 use koudai_convert::tokenizer::{TokenizerFiles, spec_from_tokenizer_json};
-use koudai_convert::{Cache, Options, PullOptions, Quant, convert, pull};
+use koudai_convert::{Cache, Calibration, Mode, Options, PullOptions, Quant, convert, pull};
+use koudai_eval::perplexity;
 use serde_json::Value;
 
 use crate::support::scratch;
@@ -263,4 +264,40 @@ fn token_ids_are_the_references_with_qwen3_tokenizer_from_koudai_data() {
     let section = spec_from_tokenizer_json(&files).unwrap().to_bytes().unwrap();
     let tokenizer = Tokenizer::open(section.into()).unwrap();
     check_strings("qwen3", &tokenizer, &golden("tokens-qwen3.json"));
+}
+
+/// What the documents of this repository say, as texts that calibrating and measuring don't share.
+fn documents(names: &[&str]) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    names.iter().map(|name| std::fs::read_to_string(root.join(name)).unwrap()).collect()
+}
+
+#[test]
+fn calibrated_groups_of_64_lose_less_than_half_of_plain_rounding_with_fetched_smollm2_135m() {
+    let Some(engine) = fetch("smollm2-135m") else { return };
+    let folder = scratch().join("calibrated");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut on = |_| std::ops::ControlFlow::Continue(());
+    let texts = documents(&["README.md", "ARCHITECTURE.md", "docs/performance.md"]);
+    let calibration = Calibration::new(&engine, &texts, 2048, &mut on).unwrap();
+    let measuring = perplexity::Options {
+        context: 512,
+        limit_tokens: Some(512),
+        session: SessionOptions::default(),
+    };
+    let windows = perplexity::windows(&engine, &documents(&["LICENSE"])[0], &measuring);
+    let mut kl = |name: &str, mode| {
+        let out = folder.join(name);
+        let options = Options { quant: Quant::Q4G64, mode, ..Default::default() };
+        convert(engine.path(), &out, &options, &mut on).unwrap();
+        let (small, each) = (open(&out), |_: &[f32]| Ok::<(), koudai::Error>(()));
+        let measured =
+            perplexity::measure(&small, Some(&engine), &windows, &measuring, each, |_| ());
+        measured.unwrap().distance.unwrap().kl
+    };
+    let (plain, calibrated) =
+        (kl("plain.koudai", Mode::MinMax), kl("calibrated.koudai", Mode::Calibrate(calibration)));
+    note(&format!("  KL {plain:.4} of plain rounding, {calibrated:.4} calibrated"));
+    assert!(calibrated < plain / 2.0, "{calibrated} {plain}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -288,17 +288,20 @@ fn converting_asks_for_trust_and_for_whole_weights() {
     stdout(&["convert", &v1, "-o", &out, "--trust", &own]);
     let message = failure(&["convert", &v1, "-o", &out, "--trust", &other]);
     assert!(message.contains("signed by another key"), "{message}");
+    // Of what isn't a .koudai file nobody can say who made it.
+    let card = shop.path("card.md");
+    let message = failure(&["convert", &card, "-o", &out, "--trust", &own]);
+    assert!(message.contains("card.md") && message.contains("nobody signed it"), "{message}");
     // Weights come after everything else: damage them, and no new file may vouch for the damage.
     let mut bytes = std::fs::read(&v1).unwrap();
     let weights = bytes.len() / 2;
     bytes[weights] ^= 1;
     std::fs::write(&v1, bytes).unwrap();
-    let text = shop.path("card.md");
     let gguf = shop.path("out.gguf");
     for args in [
         &["convert", &v1, "-o", &out][..],
         &["export", &v1, "-o", &gguf],
-        &["prune", &v1, "-o", &out, "--vocab", "300", "--corpus", &text],
+        &["prune", &v1, "-o", &out, "--vocab", "300", "--corpus", &card],
     ] {
         let message = failure(args);
         assert!(message.contains("damaged") || message.contains("hash"), "{message}");
