@@ -98,6 +98,14 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// The part of row `r` that it may write. Panics if there is no such row.
+    pub fn row_mut(&mut self, r: usize) -> &mut [f32] {
+        assert!(r < self.n_rows);
+        let (start, len) = (self.panels.start * PANEL_ROWS, self.panels.len() * PANEL_ROWS);
+        // SAFETY: its panels lie inside the row, the row inside the output, and both are its own.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.stride + start), len) }
+    }
+
     /// Where the 16 outputs of `panel` for row 0 go; row r follows at `r · stride`.
     pub(crate) fn panel_ptr(&mut self, panel: usize) -> (*mut f32, usize) {
         assert!(self.panels.contains(&panel));

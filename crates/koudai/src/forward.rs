@@ -77,6 +77,24 @@ struct RowBuffers {
     task_out: Vec<f32>,
 }
 
+impl RowBuffers {
+    /// normed[i] = rms_norm(residual[source(i)]) · w for `n` rows, which become the input.
+    fn norm_input(
+        &mut self,
+        pool: &mut Pool,
+        kernels: &Kernels,
+        form: Form,
+        n: usize,
+        (w, eps): (&[f32], f32),
+        source: impl Fn(usize) -> usize + Sync,
+    ) {
+        let RowBuffers { residual, normed, input, .. } = self;
+        input.fill(pool, kernels, normed, n, form, |i, row| {
+            kernels.rms_norm(residual.row(source(i)), w, eps, row);
+        });
+    }
+}
+
 /// Floats, `(n_rows, width)`, in rows of `stride` ≥ width, a multiple of 16.
 #[derive(Default)]
 struct Buffer {
@@ -139,35 +157,49 @@ impl Form {
 }
 
 impl Input {
-    /// Takes `n_rows` rows of `x` in the forms asked for.
-    fn fill(&mut self, pool: &mut Pool, kernels: &Kernels, x: &Buffer, n_rows: usize, form: Form) {
-        let cols = x.width;
+    /// Lets `make` write each of the first `n_rows` rows of `x`, given its index, and takes the row in
+    /// the forms asked for while it is in the cache.
+    fn fill(
+        &mut self,
+        pool: &mut Pool,
+        kernels: &Kernels,
+        x: &mut Buffer,
+        n_rows: usize,
+        form: Form,
+        make: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        let (cols, size) = (x.width, rows_per_task(pool, n_rows));
         (self.form, self.n_rows, self.cols) = (form, n_rows, cols);
+        let rows = x.data.chunks_exact_mut(x.stride).take(n_rows).map(|row| &mut row[..cols]);
+        if form.planes == 0 {
+            let mut rows: Vec<_> = rows.collect();
+            pool.for_each_chunk(&mut rows, size, |i, rows| {
+                rows.iter_mut().enumerate().for_each(|(r, row)| make(i * size + r, row));
+            });
+        } else {
+            let (groups, planes) = (cols / ACTIVATION_GROUP, form.planes);
+            self.codes.resize(n_rows * planes * cols, 0);
+            self.scales.resize(n_rows * planes * groups, 0.0);
+            self.sums.resize(n_rows * planes * groups, 0);
+            self.mins.resize(n_rows * groups, 0.0);
+            let codes = self.codes.chunks_exact_mut(planes * cols);
+            let scales = self.scales.chunks_exact_mut(planes * groups);
+            let sums = self.sums.chunks_exact_mut(planes * groups);
+            let mins = self.mins.chunks_exact_mut(groups);
+            let mut rows: Vec<_> = rows.zip(codes).zip(scales).zip(sums).zip(mins).collect();
+            pool.for_each_chunk(&mut rows, size, |i, rows| {
+                for (r, ((((row, codes), scales), sums), mins)) in rows.iter_mut().enumerate() {
+                    make(i * size + r, row);
+                    kernels.quantize(row, codes, scales, sums, mins);
+                }
+            });
+        }
         if form.exact {
             self.exact.resize(n_rows * cols, 0.0);
             for (r, row) in self.exact.chunks_exact_mut(cols).enumerate() {
                 row.copy_from_slice(x.row(r));
             }
         }
-        if form.planes == 0 {
-            return;
-        }
-        let (groups, planes) = (cols / ACTIVATION_GROUP, form.planes);
-        self.codes.resize(n_rows * planes * cols, 0);
-        self.scales.resize(n_rows * planes * groups, 0.0);
-        self.sums.resize(n_rows * planes * groups, 0);
-        self.mins.resize(n_rows * groups, 0.0);
-        let codes = self.codes.chunks_exact_mut(planes * cols);
-        let scales = self.scales.chunks_exact_mut(planes * groups);
-        let sums = self.sums.chunks_exact_mut(planes * groups);
-        let mins = self.mins.chunks_exact_mut(groups);
-        let mut rows: Vec<_> = codes.zip(scales).zip(sums).zip(mins).take(n_rows).collect();
-        let size = rows_per_task(pool, n_rows);
-        pool.for_each_chunk(&mut rows, size, |i, rows| {
-            for (r, (((codes, scales), sums), mins)) in rows.iter_mut().enumerate() {
-                kernels.quantize(x.row(i * size + r), codes, scales, sums, mins);
-            }
-        });
     }
 
     fn rows(&self, weights: &Matrix<'_>, precision: Precision) -> Rows<'_> {
@@ -260,15 +292,14 @@ impl Workspace {
         let n_rows = self.rows.n_rows;
 
         // Attention.
-        self.norm(&w.attn_norm, eps);
         let rows = &mut self.rows;
         rows.q.resize(n_rows, layer.n_heads * layer.head_dim);
         rows.k.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         rows.v.resize(n_rows, layer.n_kv_heads * layer.head_dim);
         let (q, k, v) = (w.attn_q.view(), w.attn_k.view(), w.attn_v.view());
-        pass.observe(Some(index), Role::AttnQ, &rows.normed, n_rows);
         let form = Form::of(&[q, k, v], precision);
-        rows.input.fill(&mut self.pool, kernels, &rows.normed, n_rows, form);
+        rows.norm_input(&mut self.pool, kernels, form, n_rows, (&w.attn_norm, eps), |r| r);
+        pass.observe(Some(index), Role::AttnQ, &rows.normed, n_rows);
         let x = &rows.input;
         self.pool.matmul(
             kernels,
@@ -285,45 +316,35 @@ impl Workspace {
         let out = w.attn_out.view();
         pass.observe(Some(index), Role::AttnOut, &rows.attended, n_rows);
         let form = Form::of(&[out], precision);
-        rows.input.fill(&mut self.pool, kernels, &rows.attended, n_rows, form);
+        rows.input.fill(&mut self.pool, kernels, &mut rows.attended, n_rows, form, |_, _| ());
         let x = rows.input.rows(&out, precision);
         let job = MatmulJob { weights: out, rows: x, out: rows.out.columns(n_rows) };
         self.pool.matmul(kernels, &mut [job]);
         self.add(w.attn_post_norm.as_deref(), eps);
 
         // Feed-forward.
-        self.norm(&w.ffn_norm, eps);
         let rows = &mut self.rows;
         rows.gate.resize(n_rows, layer.ffn_dim);
         rows.up.resize(n_rows, layer.ffn_dim);
         let (gate, up) = (w.ffn_gate.view(), w.ffn_up.view());
-        pass.observe(Some(index), Role::FfnGate, &rows.normed, n_rows);
         let form = Form::of(&[gate, up], precision);
-        rows.input.fill(&mut self.pool, kernels, &rows.normed, n_rows, form);
+        rows.norm_input(&mut self.pool, kernels, form, n_rows, (&w.ffn_norm, eps), |r| r);
+        pass.observe(Some(index), Role::FfnGate, &rows.normed, n_rows);
         let x = &rows.input;
         let (gate_out, up_out) = (rows.gate.columns(n_rows), rows.up.columns(n_rows));
-        self.pool.matmul(
+        self.pool.matmul_pair(
             kernels,
-            &mut [
-                MatmulJob { rows: x.rows(&gate, precision), weights: gate, out: gate_out },
-                MatmulJob { rows: x.rows(&up, precision), weights: up, out: up_out },
-            ],
+            MatmulJob { rows: x.rows(&gate, precision), weights: gate, out: gate_out },
+            MatmulJob { rows: x.rows(&up, precision), weights: up, out: up_out },
+            match layer.activation {
+                Activation::Silu => Kernels::silu_mul,
+                Activation::GeluTanh => Kernels::gelu_mul,
+            },
         );
-        let (stride, up, size) = (rows.gate.stride, &rows.up, rows_per_task(&self.pool, n_rows));
-        let gates = &mut rows.gate.data[..n_rows * stride];
-        self.pool.for_each_chunk(gates, size * stride, |i, gates| {
-            for (r, gate) in gates.chunks_exact_mut(stride).enumerate() {
-                let (gate, up) = (&mut gate[..up.width], up.row(i * size + r));
-                match layer.activation {
-                    Activation::Silu => kernels.silu_mul(gate, up),
-                    Activation::GeluTanh => kernels.gelu_mul(gate, up),
-                }
-            }
-        });
         let down = w.ffn_down.view();
         pass.observe(Some(index), Role::FfnDown, &rows.gate, n_rows);
         let form = Form::of(&[down], precision);
-        rows.input.fill(&mut self.pool, kernels, &rows.gate, n_rows, form);
+        rows.input.fill(&mut self.pool, kernels, &mut rows.gate, n_rows, form, |_, _| ());
         let x = rows.input.rows(&down, precision);
         let job = MatmulJob { weights: down, rows: x, out: rows.out.columns(n_rows) };
         self.pool.matmul(kernels, &mut [job]);
@@ -467,19 +488,10 @@ impl Workspace {
 
     /// Shows an observer the inputs of the head for all of the last pass's rows.
     pub(crate) fn observe_head(&mut self, weights: &Weights, pass: &mut Pass<'_>) {
-        let rows: Vec<usize> = (0..self.rows.n_rows).collect();
-        self.final_norm(weights, &rows);
-        pass.observe(None, Role::Head, &self.rows.normed, rows.len());
-    }
-
-    /// normed[i] = rms_norm(residual[rows[i]]) · w
-    fn final_norm(&mut self, weights: &Weights, rows: &[usize]) {
-        let (kernels, eps) = (self.kernels, weights.config().norm_eps);
         let RowBuffers { n_rows, residual, normed, .. } = &mut self.rows;
-        assert!(rows.len() <= *n_rows && rows.iter().all(|r| r < n_rows));
-        for (i, r) in rows.iter().enumerate() {
-            kernels.rms_norm(residual.row(*r), &weights.final_norm, eps, normed.row_mut(i));
-        }
+        let (w, eps) = (&weights.final_norm, weights.config().norm_eps);
+        norm(&mut self.pool, self.kernels, residual, w, eps, normed, *n_rows);
+        pass.observe(None, Role::Head, normed, *n_rows);
     }
 
     /// Logits of some of the last pass's rows, in the order of `rows`.
@@ -490,11 +502,12 @@ impl Workspace {
         precision: Precision,
     ) -> impl Iterator<Item = &[f32]> {
         let (config, kernels, n) = (weights.config(), self.kernels, rows.len());
-        self.final_norm(weights, rows);
         let buffers = &mut self.rows;
+        assert!(n <= buffers.n_rows && rows.iter().all(|r| *r < buffers.n_rows));
         let head = weights.head().view();
         let form = Form::of(&[head], precision);
-        buffers.input.fill(&mut self.pool, kernels, &buffers.normed, n, form);
+        let norm = (&weights.final_norm[..], config.norm_eps);
+        buffers.norm_input(&mut self.pool, kernels, form, n, norm, |i| rows[i]);
         buffers.logits.resize(n, config.vocab_size);
         let x = buffers.input.rows(&head, precision);
         let job = MatmulJob { weights: head, rows: x, out: buffers.logits.columns(n) };
@@ -566,12 +579,6 @@ fn rows_per_task(pool: &Pool, n_rows: usize) -> usize {
 }
 
 impl Workspace {
-    /// normed = rms_norm(residual) · w
-    fn norm(&mut self, w: &[f32], eps: f32) {
-        let RowBuffers { n_rows, residual, normed, .. } = &mut self.rows;
-        norm(&mut self.pool, self.kernels, residual, w, eps, normed, *n_rows);
-    }
-
     /// residual += out, through a norm if the layer has one after the block.
     fn add(&mut self, post_norm: Option<&[f32]>, eps: f32) {
         let RowBuffers { n_rows, residual, normed, out, .. } = &mut self.rows;

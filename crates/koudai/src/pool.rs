@@ -227,6 +227,29 @@ impl Pool {
             kernels.matmul(&job.weights, job.rows, &mut columns);
         });
     }
+
+    /// Two matrices of the same shape times rows, and `then(first, second)` for each part of a row as
+    /// soon as it is there: first = then(first · x, second · x).
+    pub(crate) fn matmul_pair(
+        &mut self,
+        kernels: &Kernels,
+        first: MatmulJob<'_>,
+        second: MatmulJob<'_>,
+        then: fn(&Kernels, &mut [f32], &[f32]),
+    ) {
+        let n_panels = first.weights.n_panels();
+        assert_eq!(n_panels, second.weights.n_panels());
+        let size = n_panels.div_ceil(self.n_threads() * 8).max(1);
+        self.for_each(n_panels.div_ceil(size), |task| {
+            let panels = task * size..n_panels.min((task + 1) * size);
+            // SAFETY: tasks cover disjoint panels, and each is handed out once.
+            let (mut a, mut b) =
+                unsafe { (first.out.part(panels.clone()), second.out.part(panels)) };
+            kernels.matmul(&first.weights, first.rows, &mut a);
+            kernels.matmul(&second.weights, second.rows, &mut b);
+            (0..a.n_rows()).for_each(|r| then(kernels, a.row_mut(r), b.row_mut(r)));
+        });
+    }
 }
 
 impl Drop for Pool {
