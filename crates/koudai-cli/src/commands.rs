@@ -15,5 +15,6 @@ pub(crate) mod prune;
 pub(crate) mod pull;
 pub(crate) mod run;
 pub(crate) mod score;
+pub(crate) mod search;
 pub(crate) mod sign;
 pub(crate) mod tokens;

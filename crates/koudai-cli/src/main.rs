@@ -44,14 +44,31 @@ enum Command {
     Prune(commands::prune::Args),
     Bench(commands::bench::Args),
     Eval(commands::eval::Args),
+    Search(commands::search::Args),
 }
 
 fn main() -> ExitCode {
-    // Not a command for people: `eval` calls itself so, to run a program contained.
+    // Not commands for people: `eval` calls itself so to run a program contained, `search` to measure
+    // in a fresh process.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == koudai_eval::sandbox::ENTRY) {
-        eprintln!("{}", koudai_eval::sandbox::contain_and_run(arguments));
-        return ExitCode::FAILURE;
+    match arguments.next() {
+        Some(first) if first == koudai_eval::sandbox::ENTRY => {
+            eprintln!("{}", koudai_eval::sandbox::contain_and_run(arguments));
+            return ExitCode::FAILURE;
+        }
+        Some(first) if first == koudai_eval::search::ENTRY => {
+            return match koudai_eval::search::run(arguments) {
+                Ok(measured) => {
+                    println!("{measured}");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    eprintln!("{error}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+        _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -81,6 +98,7 @@ fn main() -> ExitCode {
         Command::Prune(args) => commands::prune::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
+        Command::Search(args) => commands::search::run(&args),
     };
     let wrong_value = |e: &anyhow::Error| {
         matches!(e.root_cause().downcast_ref(), Some(koudai::Error::Parameter(_)))

@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
-use koudai::file::{FileError, FileWriter, TensorHeader, section};
+use koudai::file::{FileWriter, TensorHeader, section};
 use koudai::tokenizer::{Kind as TokenKind, Matched, Normalizer, Pretokenizer, Spec, Token};
-use koudai::{Config, Shape};
+use koudai::{CancelToken, Config, Shape};
 use koudai_kernels::{Kind, PANEL_ROWS, PanelWriter};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -40,6 +40,11 @@ const NORM_STD: f32 = 0.05;
 ///
 /// Matrices are N(0, 0.02), quantized by minimum and maximum; norms are near 1, biases near 0.
 pub fn write(path: &Path, spec: &SyntheticSpec) -> Result<(), Error> {
+    write_until(path, spec, &CancelToken::default())
+}
+
+/// The same, unless `cancel` ends it: [`Error::Cancelled`], and nothing is left.
+pub fn write_until(path: &Path, spec: &SyntheticSpec, cancel: &CancelToken) -> Result<(), Error> {
     if let Err(why) = spec.config.validate() {
         panic!("the configuration is invalid: {why}");
     }
@@ -65,18 +70,21 @@ pub fn write(path: &Path, spec: &SyntheticSpec) -> Result<(), Error> {
         })
         .collect();
     let mut noise = Noise(Pcg64Mcg::seed_from_u64(spec.seed));
-    file.tensors(&spec.config, &headers, |header, shape, sink| -> Result<(), FileError> {
+    file.tensors(&spec.config, &headers, |header, shape, sink| -> Result<(), Error> {
         let (rows, cols) = match shape {
             Shape::Vector(n) => {
                 let center = if crate::arch::is_norm(header.id.role) { 1.0 } else { 0.0 };
                 let values = (0..n).flat_map(|_| (center + noise.next(NORM_STD)).to_le_bytes());
-                return sink.write(&values.collect::<Vec<u8>>());
+                return Ok(sink.write(&values.collect::<Vec<u8>>())?);
             }
             Shape::Matrix { rows, cols } => (rows, cols),
         };
         let mut panel = vec![0; header.kind.panel_bytes(cols).unwrap_or(0)];
         let mut values = vec![0.0; cols];
         for first in (0..rows).step_by(PANEL_ROWS) {
+            if cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
             let mut writer = PanelWriter::new(header.kind, cols, &mut panel);
             for lane in 0..(rows - first).min(PANEL_ROWS) {
                 values.iter_mut().for_each(|v| *v = noise.next(WEIGHT_STD));

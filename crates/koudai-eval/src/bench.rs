@@ -246,12 +246,12 @@ pub fn bytes_per_token(file: &ModelFile) -> u64 {
 }
 
 /// Deterministic token ids all over the vocabulary.
-fn tokens(n: usize, vocab_size: usize) -> Vec<u32> {
+pub(crate) fn tokens(n: usize, vocab_size: usize) -> Vec<u32> {
     let step = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     (0..n).map(|i| (step(i) % vocab_size as u64) as u32).collect()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,

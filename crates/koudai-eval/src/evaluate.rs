@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 pub use endpoint::Endpoint;
 pub use local::Local;
-pub use records::{Records, Settings};
+pub use records::Records;
+
+pub use crate::journal::Settings;
 
 use crate::Error;
 use crate::tasks::{Answer, Choice, Item, Likelihood, Prompt, Request, Scores, Task};

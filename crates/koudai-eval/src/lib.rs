@@ -2,7 +2,8 @@
 //!
 //! [`tasks`] are the benchmarks and [`evaluate`](mod@evaluate) puts them to a model;
 //! [`perplexity`](mod@perplexity) says how well a model predicts a text and how far two models are
-//! apart; [`bench`](mod@bench) how fast the engine is and how much memory it takes.
+//! apart; [`bench`](mod@bench) how fast the engine is and how much memory it takes, and
+//! [`search`](mod@search) which of many architectures is worth training for a machine.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -11,11 +12,13 @@ pub mod bench;
 pub mod determinism;
 mod error;
 pub mod evaluate;
+pub mod journal;
 pub mod machine;
 pub mod npy;
 pub mod perplexity;
 pub mod plot;
 pub mod sandbox;
+pub mod search;
 pub mod tasks;
 
 pub use error::Error;

@@ -1,5 +1,7 @@
-//! What this machine is and how fast it reads memory; how much memory this process holds.
+//! What this machine is, how fast it reads memory and what of it is free; how much memory this
+//! process holds.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A machine in a few words.
@@ -56,12 +58,31 @@ fn sum(words: &[u64]) -> u64 {
 /// Resident memory of this process now and at its peak, in bytes; `None` where it can't be read.
 pub fn resident_bytes() -> Option<(u64, u64)> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-        let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kilobytes * 1024)
+    Some((kilobytes(&status, "VmRSS:")?, kilobytes(&status, "VmHWM:")?))
+}
+
+/// Bytes of memory that programs can still get; `None` where it can't be read.
+pub fn available_memory() -> Option<u64> {
+    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// Bytes that can still be written to the disk of `path`; `None` where the system doesn't tell.
+pub fn free_disk(path: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    let free = rustix::fs::statvfs(path).ok().map(|d| d.f_bavail.saturating_mul(d.f_frsize));
+    #[cfg(not(unix))]
+    let free = {
+        let _ = path;
+        None
     };
-    Some((field("VmRSS:")?, field("VmHWM:")?))
+    free
+}
+
+/// A number of kilobytes in a file of the system, in bytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 /// Makes the current resident memory the peak, where the system allows it.

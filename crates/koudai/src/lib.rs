@@ -74,6 +74,7 @@ pub use forward::Observer;
 pub use koudai_kernels as kernels;
 pub use kv::KvKind;
 pub use partial::PartialFile;
+pub use pool::default_threads;
 pub use sampler::SamplingParams;
 pub use session::{
     CancelToken, Flow, GenerateParams, Generation, Session, SessionOptions, StopReason, TokenScore,

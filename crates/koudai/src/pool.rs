@@ -341,7 +341,7 @@ impl<T> SendPtr<T> {
 unsafe impl<T: Send> Sync for SendPtr<T> {}
 
 /// Threads that a user most likely wants: one for each physical core.
-pub(crate) fn default_threads() -> usize {
+pub fn default_threads() -> usize {
     let available = std::thread::available_parallelism().map_or(1, |n| n.get());
     physical_cores().map_or(available, |cores| cores.min(available)).max(1)
 }

@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "pull",
     "models",
     "chat",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 17] = [
     "prune",
     "bench",
     "eval",
+    "search",
 ];
 
 #[test]

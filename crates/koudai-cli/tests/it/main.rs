@@ -18,6 +18,7 @@ mod quantize;
 mod run;
 mod sandbox;
 mod scores;
+mod search;
 mod stories;
 mod support;
 mod tiny;

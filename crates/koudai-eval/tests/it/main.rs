@@ -1,6 +1,7 @@
 //! What is measured, against what a page of arithmetic says.
 
 mod ifeval;
+mod search;
 mod tasks;
 
 use std::io::Cursor;
