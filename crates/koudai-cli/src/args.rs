@@ -265,7 +265,8 @@ fn zero_or_more(text: &str) -> Result<f32, String> {
     checked(text, |v: &f32| v.is_finite() && *v >= 0.0, "0 or more")
 }
 
-fn positive(text: &str) -> Result<f32, String> {
+/// A finite number above 0.
+pub(crate) fn positive(text: &str) -> Result<f32, String> {
     checked(text, |v: &f32| v.is_finite() && *v > 0.0, "above 0")
 }
 

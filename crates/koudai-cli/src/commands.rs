@@ -13,6 +13,7 @@ pub(crate) mod patch;
 pub(crate) mod perplexity;
 pub(crate) mod prune;
 pub(crate) mod pull;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod score;
 pub(crate) mod search;

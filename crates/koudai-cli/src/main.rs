@@ -45,6 +45,7 @@ enum Command {
     Bench(commands::bench::Args),
     Eval(commands::eval::Args),
     Search(commands::search::Args),
+    Report(commands::report::Args),
 }
 
 fn main() -> ExitCode {
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Search(args) => commands::search::run(&args),
+        Command::Report(args) => commands::report::run(&args),
     };
     let wrong_value = |e: &anyhow::Error| {
         matches!(e.root_cause().downcast_ref(), Some(koudai::Error::Parameter(_)))

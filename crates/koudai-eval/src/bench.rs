@@ -1,4 +1,4 @@
-//! Speed and memory of the engine on this machine: one warm-up, then medians.
+//! Speed, memory and energy of the engine on this machine: one warm-up, then medians.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,7 +9,13 @@ use koudai::{
     SessionOptions,
 };
 
+use crate::energy::{self, Energy, Meter, Phase, Unavailable};
 use crate::machine::{Machine, read_bandwidth, reset_peak, resident_bytes};
+
+/// Tokens of the prompt that [`energy`] measures.
+pub const ENERGY_PROMPT: usize = 1024;
+/// Tokens of the answer that [`energy`] measures.
+pub const ENERGY_GENERATE: usize = 128;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -78,6 +84,8 @@ pub struct Report {
     pub bytes_per_token: u64,
     /// Bytes per second that this machine reads from memory.
     pub bandwidth: f64,
+    /// Of the file that was measured.
+    pub fingerprint: [u8; 32],
     /// The machine.
     pub machine: Machine,
     /// Kernels used.
@@ -134,7 +142,7 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
     let planned_bytes = engine.plan(context, options.kv)?.total();
     let bytes_per_token = bytes_per_token(engine.file());
     let (isa, threads) = (engine.isa(), engine.n_threads());
-    let file_bytes = engine.file().len_bytes();
+    let (file_bytes, fingerprint) = (engine.file().len_bytes(), engine.file().fingerprint());
     drop(session);
     drop(engine);
     let (load_ms, first_token_ms) = first_token(path, options)?;
@@ -148,9 +156,31 @@ pub fn bench(path: &Path, options: &Options) -> Result<Report, Error> {
         file_bytes,
         bytes_per_token,
         bandwidth: read_bandwidth(bytes_per_token as usize, threads),
+        fingerprint,
         machine: Machine::here(),
         isa,
         threads,
+    })
+}
+
+/// Measures the joules of a prompt of [`ENERGY_PROMPT`] tokens and an answer of [`ENERGY_GENERATE`]. The
+/// inner error says why they can't be measured.
+pub fn energy(
+    path: &Path,
+    options: &Options,
+    meter: &mut Meter,
+) -> Result<Result<Energy, Unavailable>, Error> {
+    let engine = Engine::open(path, &options.open)?;
+    let context = Some(ENERGY_PROMPT + ENERGY_GENERATE);
+    let session_options = SessionOptions { context, kv: options.kv, precision: options.precision };
+    let mut session = Session::new(&engine, &session_options)?;
+    let prompt = tokens(ENERGY_PROMPT, engine.config().vocab_size);
+    energy::measure(meter, |phase| match phase {
+        Phase::Prefill => fill(&mut session, &prompt),
+        Phase::Decode => {
+            session.rewind(ENERGY_PROMPT);
+            decode(&mut session, ENERGY_GENERATE, &prompt)
+        }
     })
 }
 
@@ -200,15 +230,21 @@ fn speeds(
     let prefill = options.prompt as f64 / start.elapsed().as_secs_f64();
 
     session.rewind(depth);
-    let mut next = prompt[0];
-    session.append(&[next])?;
+    session.append(&prompt[..1])?;
     let start = Instant::now();
-    for i in 0..options.generate {
+    decode(session, options.generate, prompt)?;
+    Ok((prefill, options.generate as f64 / start.elapsed().as_secs_f64()))
+}
+
+/// Generates `n` tokens, one pass for each.
+fn decode(session: &mut Session, n: usize, prompt: &[u32]) -> Result<(), Error> {
+    let mut next = prompt[0];
+    for i in 0..n {
         let logits = session.append(&[next])?;
         // Any token will do; this one depends on the result, as in real decoding.
         next = prompt[logits[i % logits.len().min(16)].to_bits() as usize % prompt.len()];
     }
-    Ok((prefill, options.generate as f64 / start.elapsed().as_secs_f64()))
+    Ok(())
 }
 
 /// Milliseconds to open, and to open and find the first token after 16.

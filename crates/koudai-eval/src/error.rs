@@ -12,6 +12,8 @@ pub enum Error {
     Missing(PathBuf),
     /// A file of the data isn't as it should be: where, and how.
     Data(PathBuf, usize, String),
+    /// A file isn't what a command of ours printed: how.
+    Document(PathBuf, String),
     /// Reading or writing a file failed.
     Io(PathBuf, io::Error),
     /// Saved results were made with other settings.
@@ -46,6 +48,7 @@ impl fmt::Display for Error {
         match self {
             Error::Missing(path) => write!(f, "{}: there is no such file", path.display()),
             Error::Data(path, line, why) => write!(f, "{} line {line}: {why}", path.display()),
+            Error::Document(path, why) => write!(f, "{}: {why}", path.display()),
             Error::Io(path, e) => write!(f, "{}: {e}", path.display()),
             Error::Settings(path, why) => write!(f, "{}: {why}", path.display()),
             Error::Unsupported(why) => f.write_str(why),

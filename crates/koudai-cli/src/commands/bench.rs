@@ -1,20 +1,25 @@
-//! `koudai bench`: speed and memory on this machine.
+//! `koudai bench`: speed, memory and energy on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
-use koudai_eval::bench::{Options, Report, bench};
+use clap::ValueEnum;
+use koudai::{KvKind, Precision};
+use koudai_eval::bench::{ENERGY_GENERATE, ENERGY_PROMPT, Options, Report, bench};
+use koudai_eval::energy::{self, Energy, LIMIT_100_RUNS, Meter, Round, Unavailable};
 use koudai_eval::plot;
 use serde_json::{Value, json};
 
-use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs, above_zero, read_text};
+use crate::args::{ActivationArg, EngineArgs, KvArg, ModelArgs, above_zero, positive, read_text};
 use crate::{interrupt, output};
 
-/// Measure speed and memory: a warm-up, then medians of several runs
+/// Measure speed, memory and energy: a warm-up, then medians of several runs
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  koudai bench -m model.koudai -p 512 -n 128 -r 5\n  \
     koudai bench -d 0,512,2048 --plot speed.svg\n  \
-    koudai bench --verify 2,4,8")]
+    koudai bench --verify 2,4,8\n  \
+    koudai bench --energy --battery-wh 15 --json")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -39,6 +44,25 @@ pub(crate) struct Args {
     /// Arithmetic with quantized weights
     #[arg(long, value_enum, default_value = "auto")]
     activation: ActivationArg,
+    /// Measure joules too, of 1,024 tokens of prompt and 128 of answer, three times (docs/energy.md)
+    #[arg(
+        long,
+        value_name = "SOURCE",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto"
+    )]
+    energy: Option<EnergyArg>,
+    /// Compare those joules with a battery of so many watt-hours [default: this device's]
+    #[arg(long, value_name = "WH", value_parser = positive, requires = "energy", allow_negative_numbers = true)]
+    battery_wh: Option<f32>,
+    /// Length of each stretch of work and of rest [default: what the source needs]
+    #[arg(long, value_name = "SECONDS", value_parser = positive, requires = "energy", allow_negative_numbers = true)]
+    energy_window: Option<f32>,
+    /// Where /sys and /usr/bin are
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    power_root: PathBuf,
     /// Compare with an earlier run's --json
     #[arg(long, value_name = "FILE")]
     compare: Option<String>,
@@ -50,6 +74,30 @@ pub(crate) struct Args {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+}
+
+/// Where joules are read.
+#[derive(Clone, Copy, ValueEnum)]
+enum EnergyArg {
+    /// The first of the others that works
+    Auto,
+    /// Counters of x86 processors (Linux)
+    Rapl,
+    /// Apple's tool of that name
+    Powermetrics,
+    /// The battery's gauge (Linux, Android)
+    Battery,
+}
+
+impl EnergyArg {
+    fn kind(self) -> Option<energy::Kind> {
+        match self {
+            EnergyArg::Auto => None,
+            EnergyArg::Rapl => Some(energy::Kind::Rapl),
+            EnergyArg::Powermetrics => Some(energy::Kind::Powermetrics),
+            EnergyArg::Battery => Some(energy::Kind::Battery),
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -67,9 +115,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.model.path()?;
     interrupt::may_exit(true);
     let report = bench(&path, &options)?;
+    let energy = args.energy.map(|source| measure_energy(args, source, &path, &options));
+    let energy = energy.transpose()?;
     interrupt::may_exit(false);
+    let battery_wh = args.battery_wh.map(f64::from).or_else(|| energy::capacity(&args.power_root));
     let mut document = document(args, &report);
     document["model"] = json!(output::path(&path));
+    match &energy {
+        Some(Ok(energy)) => {
+            document["energy"] = energy_document(energy, battery_wh);
+            document["joules_per_token"] = document["energy"]["joules_per_token"].clone();
+        }
+        Some(Err(why)) => document["energy_unavailable"] = json!(why.to_string()),
+        None => {}
+    }
     if let Some(file) = &args.plot {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let title =
@@ -85,10 +144,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return output::print_json(&document);
     }
     output::print_line(&text(args, &report))?;
+    if let Some(energy) = &energy {
+        output::print_line(&energy_text(energy, battery_wh))?;
+    }
     for (name, ratio) in ratios.into_iter().flatten() {
         output::print_line(&format!("{name:<24} {ratio:>8.3} × the earlier run"))?;
     }
     Ok(())
+}
+
+fn measure_energy(
+    args: &Args,
+    source: EnergyArg,
+    path: &Path,
+    options: &Options,
+) -> anyhow::Result<Result<Energy, Unavailable>> {
+    let mut meter = match Meter::open(&args.power_root, source.kind()) {
+        Ok(meter) => meter,
+        Err(why) => return Ok(Err(why)),
+    };
+    if let Some(seconds) = args.energy_window {
+        meter.set_window(Duration::try_from_secs_f32(seconds).context("--energy-window")?);
+    }
+    Ok(koudai_eval::bench::energy(path, options, &mut meter)?)
 }
 
 fn document(args: &Args, r: &Report) -> Value {
@@ -118,6 +196,11 @@ fn document(args: &Args, r: &Report) -> Value {
         "decode_tps": first.decode_tps,
         "depths": depths,
         "verify": verify,
+        "kv": KvKind::from(args.kv).name(),
+        "activation": format!("{:?}", Precision::from(args.activation)).to_lowercase(),
+        "fingerprint": output::hex(&r.fingerprint),
+        "energy": null,
+        "joules_per_token": null,
         "load_ms": r.load_ms,
         "first_token_ms": r.first_token_ms,
         "peak_increment_bytes": r.peak_increment_bytes,
@@ -128,6 +211,73 @@ fn document(args: &Args, r: &Report) -> Value {
                      "processors": r.machine.processors },
         "bandwidth": { "measured_gbps": measured, "used_gbps": used, "fraction": used / measured },
     })
+}
+
+fn energy_document(energy: &Energy, battery_wh: Option<f64>) -> Value {
+    let rounds: Vec<Value> = energy
+        .rounds
+        .iter()
+        .map(|r| {
+            json!({ "idle_watts": r.idle_watts, "prefill_joules": r.prefill_joules,
+                    "decode_joules": r.decode_joules, "joules": r.joules() })
+        })
+        .collect();
+    let (joules, (least, most)) = (energy.median(Round::joules), energy.spread());
+    let battery = battery_wh.map(|watt_hours| {
+        let share = energy::share(joules, watt_hours);
+        json!({ "watt_hours": watt_hours, "share_per_run": share,
+                "share_per_100_runs": share * 100.0, "limit_per_100_runs": LIMIT_100_RUNS,
+                "within_limit": share * 100.0 < LIMIT_100_RUNS })
+    });
+    json!({
+        "source": energy.kind.name(),
+        "measures": energy.kind.measures(),
+        "prompt": ENERGY_PROMPT,
+        "generate": ENERGY_GENERATE,
+        "joules_per_run": joules,
+        "joules_per_run_least": least,
+        "joules_per_run_most": most,
+        "prefill_joules": energy.median(|r| r.prefill_joules),
+        "decode_joules": energy.median(|r| r.decode_joules),
+        "joules_per_prompt_token": energy.median(|r| r.prefill_joules) / ENERGY_PROMPT as f64,
+        "joules_per_token": energy.median(|r| r.decode_joules) / ENERGY_GENERATE as f64,
+        "idle_watts": energy.median(|r| r.idle_watts),
+        "rounds": rounds,
+        "battery": battery,
+    })
+}
+
+fn energy_text(energy: &Result<Energy, Unavailable>, battery_wh: Option<f64>) -> String {
+    let energy = match energy {
+        Ok(energy) => energy,
+        Err(why) => return format!("energy        not measured: {why}"),
+    };
+    let (joules, (least, most)) = (energy.median(Round::joules), energy.spread());
+    let mut text = format!(
+        "energy        {joules:>10.2} J for {ENERGY_PROMPT} + {ENERGY_GENERATE} tokens, {least:.2} to \
+         {most:.2} in {} rounds, over {:.2} W at rest\n\
+         per token     {:>10.4} J of the prompt, {:.4} J generated\n\
+         measured      {}: {}",
+        energy.rounds.len(),
+        energy.median(|r| r.idle_watts),
+        energy.median(|r| r.prefill_joules) / ENERGY_PROMPT as f64,
+        energy.median(|r| r.decode_joules) / ENERGY_GENERATE as f64,
+        energy.kind.name(),
+        energy.kind.measures(),
+    );
+    text += &match battery_wh {
+        Some(wh) => {
+            let percent = energy::share(joules, wh) * 100.0;
+            format!(
+                "\nbattery       {percent:>10.4}% of {wh:.1} Wh a run, {:.2}% for 100 runs; a phone's \
+                 should be less than {:.0}%",
+                percent * 100.0,
+                LIMIT_100_RUNS * 100.0
+            )
+        }
+        None => "\nbattery       of unknown size; see --battery-wh".into(),
+    };
+    text
 }
 
 fn text(args: &Args, r: &Report) -> String {
@@ -171,6 +321,7 @@ fn ratios(earlier: &Value, now: &Value) -> Vec<(String, f64)> {
         "first_token_ms",
         "peak_increment_bytes",
         "file_bytes",
+        "joules_per_token",
     ];
     let ratio = |name: &str| Some(now[name].as_f64()? / earlier[name].as_f64()?);
     names.iter().filter_map(|name| Some((name.to_string(), ratio(name)?))).collect()

@@ -236,8 +236,11 @@ fn finish(
     let first: Vec<f64> = reports.iter().map(|(_, r)| r.metrics[0].value).collect();
     let average = first.iter().sum::<f64>() / first.len() as f64;
     if args.json {
-        let results: Vec<Value> = reports.iter().map(|(t, r)| document(t, r)).collect();
+        let results: Vec<Value> = reports.iter().map(|(t, r)| document(args, t, r)).collect();
         let mut all = json!({ "model": about, "tasks": results });
+        if args.endpoint.is_none() {
+            all["file"] = json!(args.model.model);
+        }
         if let Some(suite) = &args.suite {
             let missing: Vec<Value> =
                 missing.iter().map(|(t, why)| json!({ "task": t.name, "why": why })).collect();
@@ -262,10 +265,12 @@ fn finish(
     Ok(())
 }
 
-fn document(task: &Task, report: &Report) -> Value {
+fn document(args: &Args, task: &Task, report: &Report) -> Value {
     let metric = |m: &koudai_eval::evaluate::Metric| json!({ "metric": m.name, "value": m.value, "n": m.n, "ci95": m.ci95 });
     let mut document = metric(&report.metrics[0]);
     document["task"] = json!(task.name);
+    document["shots"] = json!(args.shots.unwrap_or(task.shots));
+    document["chat"] = json!(args.chat);
     document["seconds"] = json!(report.elapsed.as_secs_f64());
     document["answered"] = json!(report.answered);
     document["truncated"] = json!(report.truncated);

@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "pull",
     "models",
     "chat",
@@ -24,6 +24,7 @@ const COMMANDS: [&str; 18] = [
     "bench",
     "eval",
     "search",
+    "report",
 ];
 
 #[test]

@@ -6,6 +6,7 @@ mod chat;
 mod contexts;
 #[cfg(unix)]
 mod convert_interrupted;
+mod energy;
 mod eval;
 mod export;
 mod files;
@@ -15,6 +16,7 @@ mod interrupt;
 mod packed;
 mod prune;
 mod quantize;
+mod report;
 mod run;
 mod sandbox;
 mod scores;

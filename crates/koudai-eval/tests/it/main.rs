@@ -1,6 +1,8 @@
 //! What is measured, against what a page of arithmetic says.
 
+mod energy;
 mod ifeval;
+mod report;
 mod search;
 mod tasks;
 
