@@ -6,13 +6,14 @@ export RUSTDOCFLAGS := "-D warnings"
 default:
     @just --list
 
-# Everything that CI checks; `test` comes last and includes `golden` (see `pull`)
-ci: fmt clippy docs aarch64-under-qemu fuzz-smoke pull test
+# Everything that CI checks; `test` includes `golden` (see `pull`)
+ci: fmt clippy docs aarch64-under-qemu fuzz-smoke pull test train-test
 
 # Formatting is rustfmt's
 fmt:
     cargo fmt --all --check
     cargo fmt --all --check --manifest-path fuzz/Cargo.toml
+    cargo fmt --check --manifest-path crates/koudai-train/Cargo.toml
 
 # No warnings, in tests and fuzz targets either
 clippy:
@@ -47,3 +48,20 @@ pull:
 # Real models against golden outputs; prints what it measures
 golden: pull
     cargo test -p koudai-cli --test it -- golden stories
+
+export LIBTORCH := env("LIBTORCH", justfile_directory() / "target/libtorch")
+trainer := "--manifest-path crates/koudai-train/Cargo.toml --target-dir target"
+
+# Put libtorch, which only training needs, into target/libtorch: 540 MB to fetch
+train-setup:
+    tools/libtorch.sh
+
+# Build koudai-train beside the release build of the command
+train: train-setup
+    cargo build --release {{ trainer }}
+
+# Lints and tests of the trainer
+train-test: train-setup
+    cargo clippy {{ trainer }} --all-targets -- -D warnings
+    cargo doc {{ trainer }} --no-deps
+    cargo test {{ trainer }}

@@ -19,3 +19,4 @@ pub(crate) mod score;
 pub(crate) mod search;
 pub(crate) mod sign;
 pub(crate) mod tokens;
+pub(crate) mod train;

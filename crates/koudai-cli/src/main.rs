@@ -44,6 +44,7 @@ enum Command {
     Prune(commands::prune::Args),
     Bench(commands::bench::Args),
     Eval(commands::eval::Args),
+    Train(commands::train::Args),
     Search(commands::search::Args),
     Report(commands::report::Args),
 }
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         Command::Prune(args) => commands::prune::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
+        Command::Train(args) => commands::train::run(&args),
         Command::Search(args) => commands::search::run(&args),
         Command::Report(args) => commands::report::run(&args),
     };

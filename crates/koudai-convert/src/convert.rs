@@ -60,7 +60,7 @@ impl Default for Options {
 
 impl Options {
     /// How a matrix is to be stored.
-    fn quant_of(&self, id: TensorId) -> Quant {
+    pub(crate) fn quant_of(&self, id: TensorId) -> Quant {
         let matching = self.overrides.iter().rfind(|o| o.matches(id));
         matching.map_or(self.quant, |o| o.quant)
     }
@@ -234,6 +234,7 @@ pub(crate) struct Prepared<'a> {
     pub(crate) template: Option<String>,
     pub(crate) defaults: Defaults,
     pub(crate) meta: Vec<(String, String)>,
+    /// Empty if there is no source.
     pub(crate) source_sha256: String,
     pub(crate) notes: Vec<String>,
 }
@@ -260,23 +261,35 @@ pub fn convert(
     options: &Options,
     progress: &mut Watch<'_>,
 ) -> Result<Report, Error> {
+    check_output(input, output)?;
+    prepare(input, options, progress, |prepared, progress| {
+        write(prepared, output, options, progress)
+    })
+}
+
+/// Opens a model of any format and hands it to `then`, which it outlives.
+pub(crate) fn prepare<R>(
+    input: &Path,
+    options: &Options,
+    progress: &mut Watch<'_>,
+    then: impl FnOnce(Prepared<'_>, &mut Watch<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
     let at = |e: Error| match e {
         Error::Io(..) | Error::At(..) | Error::Output(_) | Error::Cancelled => e,
         other => Error::At(input.to_owned(), Box::new(other)),
     };
-    check_output(input, output)?;
-    if input.is_dir() {
-        return convert_folder(input, output, options, progress).map_err(at);
+    match input.is_dir() {
+        true => with_folder(input, options, progress, then).map_err(at),
+        false => with_file(input, options, progress, then).map_err(at),
     }
-    convert_file(input, output, options, progress).map_err(at)
 }
 
-fn convert_file(
+fn with_file<R>(
     input: &Path,
-    output: &Path,
     options: &Options,
     progress: &mut Watch<'_>,
-) -> Result<Report, Error> {
+    then: impl FnOnce(Prepared<'_>, &mut Watch<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
     let io = |e| Error::Io(input.to_owned(), e);
     if !input.metadata().map_err(io)?.is_file() {
         return Err(Error::Input("is neither a file nor a folder".into()));
@@ -284,7 +297,7 @@ fn convert_file(
     let mut start = Vec::new();
     File::open(input).map_err(io)?.take(8).read_to_end(&mut start).map_err(io)?;
     if start.starts_with(b"KOUDAI") {
-        return convert_koudai(input, output, options, progress);
+        return with_koudai(input, options, progress, then);
     }
     if !Gguf::recognizes(&start) {
         let empty = if start.is_empty() { "empty, " } else { "" };
@@ -296,15 +309,15 @@ fn convert_file(
     let mut prepared = prepare_gguf(&file, options)?;
     prepared.source_sha256 = hash_all(&[(String::new(), bytes.clone())], progress)?;
     prepared.meta.push(("source".into(), file_name(input)));
-    write(prepared, output, options, progress)
+    then(prepared, progress)
 }
 
-fn convert_koudai(
+fn with_koudai<R>(
     input: &Path,
-    output: &Path,
     options: &Options,
     progress: &mut Watch<'_>,
-) -> Result<Report, Error> {
+    then: impl FnOnce(Prepared<'_>, &mut Watch<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
     if options.pre.is_some() {
         return Err(Error::Input("has its pre-tokenizer in it; --pre is for GGUF files".into()));
     }
@@ -315,7 +328,7 @@ fn convert_koudai(
     prepared.source_sha256 =
         hash_all(&[(String::new(), koudai::file::map_file(input)?)], progress)?;
     prepared.meta.push(("source".into(), file_name(input)));
-    write(prepared, output, options, progress)
+    then(prepared, progress)
 }
 
 fn prepare_koudai<'a>(file: &'a ModelFile, options: &Options) -> Result<Prepared<'a>, Error> {
@@ -419,12 +432,12 @@ fn prepare_gguf<'a>(file: &Gguf<'a>, options: &Options) -> Result<Prepared<'a>, 
     })
 }
 
-fn convert_folder(
+fn with_folder<R>(
     input: &Path,
-    output: &Path,
     options: &Options,
     progress: &mut Watch<'_>,
-) -> Result<Report, Error> {
+    then: impl FnOnce(Prepared<'_>, &mut Watch<'_>) -> Result<R, Error>,
+) -> Result<R, Error> {
     if options.pre.is_some() {
         let why = "is a folder, whose tokenizer.json says all; --pre is for GGUF files";
         return Err(Error::Input(why.into()));
@@ -435,7 +448,7 @@ fn convert_folder(
     let name = file_name(&input.canonicalize().unwrap_or_else(|_| input.to_owned()));
     prepared.meta.push(("name".into(), name.clone()));
     prepared.meta.push(("source".into(), name));
-    write(prepared, output, options, progress)
+    then(prepared, progress)
 }
 
 fn prepare_folder<'a>(folder: &'a Folder, options: &Options) -> Result<Prepared<'a>, Error> {
@@ -518,7 +531,9 @@ pub(crate) fn write(
         ("quant_mode", options.mode.name()),
         ("source_sha256", &prepared.source_sha256),
     ] {
-        meta.push((key.into(), value.into()));
+        if !value.is_empty() {
+            meta.push((key.into(), value.into()));
+        }
     }
     let names: Vec<String> = options.overrides.iter().map(Override::to_string).collect();
     if !names.is_empty() {

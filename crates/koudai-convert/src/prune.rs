@@ -5,7 +5,6 @@
 //! changes. What the theorem behind it promises is in docs/prune.md. Start with
 //! [`Vocabulary::prune`].
 
-mod corpus;
 mod counts;
 mod leaves;
 mod rewrite;
@@ -19,7 +18,7 @@ use koudai::file::{ModelFile, section};
 use koudai::tokenizer::{Spec, Tokenizer};
 use serde_json::{Value, json};
 
-pub use corpus::Part;
+pub use crate::corpus::Part;
 pub use counts::{Corpus, Counts, Domain, Fertility, Reading, fertility};
 pub use glob::Pattern;
 

@@ -29,6 +29,13 @@ pub enum Stored<'a> {
     Rows(Source<'a>),
     /// In the panels of a `.koudai` file.
     Panels(Matrix<'a>),
+    /// As numbers in memory, row after row.
+    Floats {
+        /// Values of a row.
+        cols: usize,
+        /// All values.
+        values: &'a [f32],
+    },
 }
 
 impl<'a> From<Source<'a>> for Stored<'a> {
@@ -56,6 +63,7 @@ impl Stored<'_> {
         match self {
             Stored::Rows(source) => (source.rows, source.cols),
             Stored::Panels(matrix) => (matrix.rows(), matrix.cols()),
+            Stored::Floats { cols, values } => (values.len() / cols, *cols),
         }
     }
 
@@ -64,6 +72,7 @@ impl Stored<'_> {
         match self {
             Stored::Rows(source) => source.kind.name(),
             Stored::Panels(matrix) => matrix.kind().name(),
+            Stored::Floats { .. } => TensorType::F32.name(),
         }
     }
 
@@ -96,6 +105,7 @@ impl Stored<'_> {
                 Kind::Q4G64 => Kind::Q4G32,
                 kind => kind,
             },
+            Stored::Floats { .. } => Kind::F32,
         }
     }
 
@@ -116,6 +126,7 @@ impl Stored<'_> {
                 Kind::Q8 => kind == Kind::Q8,
                 _ => false,
             },
+            Stored::Floats { .. } => false,
         }
     }
 
@@ -124,6 +135,7 @@ impl Stored<'_> {
         match self {
             Stored::Rows(source) => source.kind.block_len() > 1,
             Stored::Panels(matrix) => matrix.kind().is_quantized(),
+            Stored::Floats { .. } => false,
         }
     }
 
@@ -132,6 +144,7 @@ impl Stored<'_> {
         match self {
             Stored::Rows(source) => source.kind == TensorType::Q4_1,
             Stored::Panels(matrix) => matches!(matrix.kind(), Kind::Q4G32 | Kind::Q4G64),
+            Stored::Floats { .. } => false,
         }
     }
 
@@ -141,6 +154,10 @@ impl Stored<'_> {
             Stored::Rows(source) => dequant::read_row(source.kind, source.row(row), out),
             Stored::Panels(matrix) => {
                 matrix.read_row(row, out);
+                Some(())
+            }
+            Stored::Floats { cols, values } => {
+                out.copy_from_slice(&values[row * cols..][..*cols]);
                 Some(())
             }
         }
@@ -165,7 +182,7 @@ impl Stored<'_> {
                     }
                 }
             }
-            Stored::Panels(_) => {}
+            Stored::Panels(_) | Stored::Floats { .. } => {}
         }
     }
 }

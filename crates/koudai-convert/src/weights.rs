@@ -298,6 +298,33 @@ impl Plan<'_> {
         self.source.read_row(row, out).ok_or_else(|| Error::tensor(&self.name, "can't be read"))
     }
 
+    /// All values as they are before they are stored, row after row; each is finite.
+    pub(crate) fn values(&self) -> Result<Vec<f32>, Error> {
+        let (rows, cols) = self.source.shape();
+        let mut values = vec![0.0; rows * cols];
+        match self.shape {
+            Shape::Vector(_) => {
+                let mut stored = vec![0.0; cols];
+                self.read_row(0, &mut stored)?;
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = match self.transform {
+                        Transform::AddOne => 1.0 + stored[i],
+                        _ => stored[self.transform.source_row(i)],
+                    };
+                }
+            }
+            Shape::Matrix { .. } => {
+                for (row, values) in values.chunks_exact_mut(cols).enumerate() {
+                    self.read_row(self.transform.source_row(row), values)?;
+                }
+            }
+        }
+        match values.iter().all(|v| v.is_finite()) {
+            true => Ok(values),
+            false => Err(self.not_finite()),
+        }
+    }
+
     fn not_finite(&self) -> Error {
         Error::tensor(&self.name, "has a value that isn't finite")
     }
@@ -365,7 +392,10 @@ pub fn encode(
     let method = mode.method(plan.id);
     let mut loss = Loss::default();
     match plan.shape {
-        Shape::Vector(_) => sink(&encode_vector(plan)?)?,
+        Shape::Vector(_) => {
+            let bytes: Vec<u8> = plan.values()?.into_iter().flat_map(f32::to_le_bytes).collect();
+            sink(&bytes)?;
+        }
         Shape::Matrix { rows, cols } => {
             let n_panels = rows.div_ceil(PANEL_ROWS);
             let panel_bytes = plan.kind.panel_bytes(cols).unwrap_or(1);
@@ -419,19 +449,6 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + S
         }
         results
     })
-}
-
-fn encode_vector(plan: &Plan<'_>) -> Result<Vec<u8>, Error> {
-    let mut values = vec![0.0; plan.source.shape().1];
-    plan.read_row(0, &mut values)?;
-    if values.iter().any(|v| !v.is_finite()) {
-        return Err(plan.not_finite());
-    }
-    let value = |i: usize| match plan.transform {
-        Transform::AddOne => 1.0 + values[i],
-        _ => values[plan.transform.source_row(i)],
-    };
-    Ok((0..values.len()).flat_map(|i| value(i).to_le_bytes()).collect())
 }
 
 fn encode_panels(

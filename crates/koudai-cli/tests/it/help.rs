@@ -5,7 +5,7 @@
 
 use crate::support::{koudai, stdout, usage};
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "pull",
     "models",
     "chat",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 19] = [
     "prune",
     "bench",
     "eval",
+    "train",
     "search",
     "report",
 ];

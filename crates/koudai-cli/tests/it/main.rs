@@ -24,3 +24,4 @@ mod search;
 mod stories;
 mod support;
 mod tiny;
+mod train;

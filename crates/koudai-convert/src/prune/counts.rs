@@ -14,8 +14,8 @@ use koudai::tokenizer::{Kind, Spec, Special, Tokenizer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::corpus::{self, Part};
 use crate::convert::{Stage, Watch, hex, tell};
+use crate::corpus::{self, Part};
 use crate::error::Error;
 use crate::folder::read_json;
 

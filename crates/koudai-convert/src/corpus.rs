@@ -37,7 +37,7 @@ pub enum Part {
 
 impl Part {
     /// Whether the text with this number, from 0, belongs to the part.
-    pub(super) fn has(self, number: u64) -> bool {
+    pub(crate) fn has(self, number: u64) -> bool {
         match self {
             Part::Whole => true,
             Part::Counted => number % 10 != 9,
@@ -47,17 +47,20 @@ impl Part {
 }
 
 /// One text of a corpus.
-pub(super) struct Text<'a> {
-    pub(super) text: Cow<'a, str>,
+pub struct Text<'a> {
+    /// The text.
+    pub text: Cow<'a, str>,
+    /// It goes on where the text before it was cut.
+    pub continues: bool,
     /// Bytes that weren't UTF-8 and were left out.
-    pub(super) skipped: u64,
+    pub skipped: u64,
     /// Bytes of the file up to here, roughly.
-    pub(super) done: u64,
+    pub done: u64,
 }
 
 /// The files of a corpus: a file, all files of a folder and its folders, or a pattern with `*`, `?`,
 /// `[…]` or `**`. Sorted; an error if there are none.
-pub(super) fn find(path: &str) -> Result<Vec<PathBuf>, Error> {
+pub fn find(path: &str) -> Result<Vec<PathBuf>, Error> {
     let error = |why: String| Error::At(path.into(), Box::new(Error::Input(why)));
     let as_is = Path::new(path);
     let mut files = Vec::new();
@@ -99,27 +102,31 @@ fn add(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
 
 /// Calls `visit` with the texts of a file: those of the member `field` if it ends in `.jsonl` or
 /// `.ndjson`, those of the column `field` if it ends in `.parquet`, pieces of it otherwise.
-pub(super) fn read(
+pub fn read(
     path: &Path,
     field: &str,
     visit: &mut dyn FnMut(Text<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-    let at = |e: Error| match e {
-        Error::Input(_) => Error::At(path.to_owned(), Box::new(e)),
-        other => other,
-    };
     if extension == "parquet" {
-        return read_parquet(path, field, visit).map_err(at);
+        return read_parquet(path, field, visit).map_err(|e| at(path, e));
     }
     if std::fs::metadata(path).map_err(|e| Error::Io(path.to_owned(), e))?.len() == 0 {
         return Ok(());
     }
     let bytes = koudai::file::map_file(path)?;
     if extension == "jsonl" || extension == "ndjson" {
-        return read_json_lines(&bytes, field, visit).map_err(at);
+        return read_json_lines(&bytes, field, visit).map_err(|e| at(path, e));
     }
-    read_text(&bytes, visit).map_err(at)
+    read_text(&bytes, visit).map_err(|e| at(path, e))
+}
+
+/// What is wrong with a file's content, with its path.
+fn at(path: &Path, e: Error) -> Error {
+    match e {
+        Error::Input(_) => Error::At(path.to_owned(), Box::new(e)),
+        other => other,
+    }
 }
 
 fn read_text(
@@ -131,9 +138,10 @@ fn read_text(
         let piece = &bytes[done..][..piece_end(&bytes[done..])];
         let text = utf8(piece);
         let skipped = (piece.len() - text.len()) as u64;
+        let continues = done > 0;
         done += piece.len();
         all_skipped += skipped;
-        visit(Text { text, skipped, done: done as u64 })?;
+        visit(Text { text, continues, skipped, done: done as u64 })?;
     }
     if all_skipped > bytes.len() as u64 / 10 {
         return Err(Error::Input("is not text: a tenth of it isn't UTF-8".into()));
@@ -166,26 +174,59 @@ fn read_json_lines(
     field: &str,
     visit: &mut dyn FnMut(Text<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut done = 0;
-    for (number, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
-        done += line.len() as u64;
+    for_each_record(bytes, &mut |record| match record.members.get(field) {
+        Some(Value::String(text)) => {
+            visit(Text { text: text.into(), continues: false, skipped: 0, done: record.done })
+        }
+        Some(_) => Err(record.error(&format!("`{field}` is no string"))),
+        None => Err(record.error(&format!("there is no `{field}`"))),
+    })
+}
+
+/// One line of JSON.
+pub struct Record {
+    /// What it says.
+    pub members: Map<String, Value>,
+    /// Bytes of the file up to here.
+    pub done: u64,
+    line: usize,
+}
+
+impl Record {
+    /// An error that says which line it is about.
+    pub fn error(&self, why: &str) -> Error {
+        Error::Input(format!("line {}: {why}", self.line))
+    }
+}
+
+/// Calls `visit` with every line of a file of JSON objects, empty ones aside.
+pub fn read_records(
+    path: &Path,
+    visit: &mut dyn FnMut(Record) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if std::fs::metadata(path).map_err(|e| Error::Io(path.to_owned(), e))?.len() == 0 {
+        return Ok(());
+    }
+    for_each_record(&koudai::file::map_file(path)?, visit).map_err(|e| at(path, e))
+}
+
+fn for_each_record(
+    bytes: &[u8],
+    visit: &mut dyn FnMut(Record) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut record = Record { members: Map::new(), done: 0, line: 0 };
+    for line in bytes.split_inclusive(|&b| b == b'\n') {
+        record.done += line.len() as u64;
+        record.line += 1;
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let error = |why: String| Error::Input(format!("line {}: {why}", number + 1));
         if line.len() > MAX_LINE_BYTES {
-            return Err(error(format!(
-                "has {} bytes, at most {MAX_LINE_BYTES} are read",
-                line.len()
-            )));
+            let why = format!("has {} bytes, at most {MAX_LINE_BYTES} are read", line.len());
+            return Err(record.error(&why));
         }
-        let record: Map<String, Value> =
-            serde_json::from_slice(line).map_err(|e| error(e.to_string()))?;
-        match record.get(field) {
-            Some(Value::String(text)) => visit(Text { text: text.into(), skipped: 0, done })?,
-            Some(_) => return Err(error(format!("`{field}` is no string"))),
-            None => return Err(error(format!("there is no `{field}`"))),
-        }
+        let members = serde_json::from_slice(line).map_err(|e| record.error(&e.to_string()))?;
+        visit(Record { members, ..record })?;
     }
     Ok(())
 }
@@ -224,7 +265,7 @@ fn read_parquet(
             for value in &batch.values {
                 let text = utf8(value.data());
                 let skipped = (value.len() - text.len()) as u64;
-                visit(Text { text, skipped, done })?;
+                visit(Text { text, continues: false, skipped, done })?;
             }
         }
     }
