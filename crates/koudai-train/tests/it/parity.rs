@@ -37,14 +37,23 @@ fn logits_are_the_engines_and_the_formulas() {
         let ours = logits(&Decoder { cache: Kind::Half, ..tiny.decoder() });
         let options = SessionOptions { precision: Precision::F32, ..Default::default() };
         let mut session = Session::new(&engine, &options).unwrap();
-        let mut worst = 0.0f64;
+        let (mut worst, mut squares) = (0.0f64, 0.0);
         let compare = |i: usize, theirs: &[f32]| {
             let theirs: Vec<f64> = theirs.iter().map(|x| f64::from(*x)).collect();
             worst = worst.max(difference(&ours[i], &theirs));
+            let off = |(a, b): (&f32, &f64)| (f64::from(*a) - b).powi(2);
+            let power: f64 = theirs.iter().map(|x| x * x).sum();
+            squares += ours[i].iter().zip(&theirs).map(off).sum::<f64>() / power;
         };
         session.append_each(&ids, compare).unwrap();
-        println!("{}: at most {worst:.1e} of their spread from the engine's", tiny.name);
-        assert!(worst < 1e-4, "{}: {worst} from the engine", tiny.name);
+        let typical = (squares / ids.len() as f64).sqrt();
+        println!(
+            "{}: {typical:.1e} of their spread from the engine's, at most {worst:.1e}",
+            tiny.name
+        );
+        assert!(typical < 1e-4, "{}: {typical} from the engine", tiny.name);
+        // A key that lies between two f16 numbers may become the other one there.
+        assert!(worst < 1e-3, "{}: at most {worst} from the engine", tiny.name);
     }
 }
 

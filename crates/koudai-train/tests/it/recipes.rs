@@ -73,7 +73,8 @@ fn committed_recipes_are_valid() {
     let mut n = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|e| e == "toml") {
+        let grid = path.file_name().unwrap().to_string_lossy().starts_with("search");
+        if path.extension().is_some_and(|e| e == "toml") && !grid {
             Recipe::read(&path, &[]).unwrap();
             n += 1;
         }
