@@ -502,7 +502,35 @@ fn task_name(task: &Task) -> String {
     let shots = task.shots.map(|n| format!("{n}-shot"));
     let chat = task.chat.filter(|chat| *chat).map(|_| "chat".to_owned());
     let how: Vec<String> = shots.into_iter().chain(chat).collect();
-    if how.is_empty() { task.task.clone() } else { format!("{} ({})", task.task, how.join(", ")) }
+    let name = published_name(&task.task);
+    if how.is_empty() { name.to_owned() } else { format!("{name} ({})", how.join(", ")) }
+}
+
+/// A benchmark's name as papers write it; tasks of users keep theirs.
+fn published_name(task: &str) -> &str {
+    match task {
+        "hellaswag" => "HellaSwag",
+        "arc_easy" => "ARC-Easy",
+        "arc_challenge" => "ARC-Challenge",
+        "piqa" => "PIQA",
+        "winogrande" => "WinoGrande",
+        "openbookqa" => "OpenBookQA",
+        "commonsense_qa" => "CommonsenseQA",
+        "truthfulqa_mc1" => "TruthfulQA MC1",
+        "truthfulqa_mc2" => "TruthfulQA MC2",
+        "mmlu" => "MMLU",
+        "cmmlu" => "CMMLU",
+        "ceval" => "C-Eval",
+        "gsm8k" => "GSM8K",
+        "mgsm_en" => "MGSM (English)",
+        "mgsm_zh" => "MGSM (Chinese)",
+        "bbh" => "BBH",
+        "humaneval" => "HumanEval",
+        "mbpp" => "MBPP",
+        "ifeval" => "IFEval",
+        "ifeval_zh" => "IFEval (Chinese)",
+        other => other,
+    }
 }
 
 fn percent(share: f64) -> String {

@@ -34,7 +34,7 @@ fn what_the_commands_print_becomes_one_page() {
     assert_eq!(d["models"], serde_json::json!(["tiny"]), "{d}");
     let page = std::fs::read_to_string(&output).unwrap();
     assert_eq!(d["bytes"], page.len());
-    for part in ["<title>Tiny</title>", "Decode speed over context", "piqa (0-shot)", "Peak memory"]
+    for part in ["<title>Tiny</title>", "Decode speed over context", "PIQA (0-shot)", "Peak memory"]
     {
         assert!(page.contains(part), "{part} is missing");
     }
