@@ -47,7 +47,7 @@ pub fn save(path: &Path, optimizer: &Optimizer, progress: &Progress) -> Result<(
     let write = || -> Result<()> {
         let mut file = PartialFile::create(path)?;
         // The library writes tensor by tensor, but only to a path.
-        safetensors::serialize_to_file(tensors, Some(about), &file.sync()?.to_owned())?;
+        safetensors::serialize_to_file(tensors, Some(about), file.sync()?)?;
         Ok(file.finish()?)
     };
     write().with_context(|| path.display().to_string())

@@ -42,7 +42,7 @@ pub fn cross_entropy(
             }
             None => no_grad(part),
         };
-        total = total + sum;
+        total += sum;
     }
     total
 }

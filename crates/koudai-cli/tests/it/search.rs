@@ -122,7 +122,8 @@ fn what_does_not_fit_is_refused() {
     assert!(refused.contains("`d64-l1` needs") && refused.contains("of memory"), "{refused}");
     let huge = "max_parameters = 100_000_000_000_000";
     let (path, _) = grid("search-huge", "[65536]", "[512]", huge);
-    let text_of = std::fs::read_to_string(&path).unwrap().replace("head_dim = 16", "head_dim = 128");
+    let text_of =
+        std::fs::read_to_string(&path).unwrap().replace("head_dim = 16", "head_dim = 128");
     std::fs::write(&path, text_of).unwrap();
     let refused = failure(&["search", text(&path)]);
     assert!(refused.contains("`d65536-l512` needs") && refused.contains("of disk"), "{refused}");
