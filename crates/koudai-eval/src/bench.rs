@@ -12,9 +12,9 @@ use koudai::{
 use crate::energy::{self, Energy, Meter, Phase, Unavailable};
 use crate::machine::{Machine, read_bandwidth, reset_peak, resident_bytes};
 
-/// Tokens of the prompt that [`energy`] measures.
+/// Tokens of the prompt that [`energy()`] measures.
 pub const ENERGY_PROMPT: usize = 1024;
-/// Tokens of the answer that [`energy`] measures.
+/// Tokens of the answer that [`energy()`] measures.
 pub const ENERGY_GENERATE: usize = 128;
 
 /// What to measure.

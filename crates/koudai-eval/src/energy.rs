@@ -1,6 +1,6 @@
 //! Energy of the engine's work: joules of a prompt and an answer above what the machine uses at rest.
 //!
-//! A [`Meter`] reads one [`Source`]; a thread of its own writes down how many joules went, while
+//! A [`Meter`] reads one `Source`; a thread of its own writes down how many joules went, while
 //! [`measure`] lets the work alternate with rest. Nothing is estimated: where no source can be read,
 //! or a source doesn't tell work from rest, the answer is [`Unavailable`] with the reason. What each
 //! source includes is in docs/energy.md. Start with [`Meter::open`].
