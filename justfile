@@ -29,7 +29,7 @@ docs:
     cargo doc --workspace --no-deps
 
 # Coverage-guided fuzzing of every parser, each for some seconds, two at a time
-fuzz-smoke seconds="60":
+fuzz-smoke seconds="40":
     fuzz/smoke {{ seconds }}
 
 # Kernels for 64-bit Arm: lints, and tests under emulation of three processors
