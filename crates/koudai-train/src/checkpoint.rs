@@ -46,8 +46,11 @@ pub fn save(path: &Path, optimizer: &Optimizer, progress: &Progress) -> Result<(
     let about = HashMap::from([(KEY.to_owned(), serde_json::to_string(progress)?)]);
     let write = || -> Result<()> {
         let mut file = PartialFile::create(path)?;
-        // The library writes tensor by tensor, but only to a path.
-        safetensors::serialize_to_file(tensors, Some(about), file.sync()?)?;
+        // The library writes tensor by tensor, but only to a path, which it replaces; so what is to reach
+        // the disk is the file that is there then.
+        let partial = file.sync()?.to_owned();
+        safetensors::serialize_to_file(tensors, Some(about), &partial)?;
+        std::fs::File::open(&partial)?.sync_all()?;
         Ok(file.finish()?)
     };
     write().with_context(|| path.display().to_string())

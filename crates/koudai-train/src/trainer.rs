@@ -77,7 +77,9 @@ fn claim(folder: &Path) -> Result<File> {
         let claimed = lock.try_lock().is_ok();
         for entry in std::fs::read_dir(folder)?.filter(|_| claimed) {
             let entry = entry?;
-            if entry.file_name().to_string_lossy().contains(".partial-") {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // `.tmp` is what the library of checkpoints writes beside them.
+            if name.contains(".partial-") || name.starts_with(".tmp") {
                 std::fs::remove_file(entry.path())?;
             }
         }
